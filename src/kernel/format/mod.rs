@@ -1,0 +1,5 @@
+//! The weight formats: geometry of every ggml type, decoding and dot products of those we run.
+
+mod geometry;
+
+pub use geometry::{Geometry, GgmlType};

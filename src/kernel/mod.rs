@@ -1,0 +1,3 @@
+//! Arithmetic on slices. Nothing here knows of models or files.
+
+pub mod format;

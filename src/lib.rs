@@ -1,0 +1,25 @@
+//! Twinband runs GGUF and G2BX language models on small machines.
+//!
+//! The pipeline, in the order data flows:
+//!
+//! | module | does |
+//! |---|---|
+//! | [`gguf`] | maps a model file, checks every field, hands out metadata and tensor bytes |
+//! | [`tokenizer`] | text to token ids and back; chat templates |
+//! | [`model`] | configuration, weight views, state (KV cache), the forward pass |
+//! | [`kernel`] | arithmetic on slices: block formats, matrix products, norms, attention, threads |
+//! | [`head`] | hidden vector to logits |
+//! | [`sample`] | logits to the next token id |
+//! | [`generate`] | the loop around all of it |
+//! | [`cli`] | the commands |
+//!
+//! What every function computes, to the bit, is specified in `docs/NUMERICS.md`.
+
+pub mod cli;
+pub mod generate;
+pub mod gguf;
+pub mod head;
+pub mod kernel;
+pub mod model;
+pub mod sample;
+pub mod tokenizer;

@@ -1,0 +1,1 @@
+//! Messages between the engine and its worker process.
