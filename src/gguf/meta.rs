@@ -1,0 +1,525 @@
+//! Metadata: typed values that stay where they are in the file.
+//!
+//! The walk over the header checks every value once and notes where it lies; nothing is copied. What a getter
+//! hands out is decoded from the file's bytes at that moment, without regard to alignment.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::cursor::Cursor;
+use super::error::{Error, Fault, MetaError, printable};
+use super::map::Map;
+
+/// The longest metadata key, in bytes (the format's own limit).
+const KEY_LIMIT: u64 = 65535;
+
+/// The type of a metadata value, with the format's codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum ValueType {
+    U8 = 0,
+    I8 = 1,
+    U16 = 2,
+    I16 = 3,
+    U32 = 4,
+    I32 = 5,
+    F32 = 6,
+    Bool = 7,
+    Str = 8,
+    Array = 9,
+    U64 = 10,
+    I64 = 11,
+    F64 = 12,
+}
+
+impl ValueType {
+    pub(super) fn from_code(code: u32) -> Option<Self> {
+        use ValueType::*;
+        const ALL: [ValueType; 13] = [U8, I8, U16, I16, U32, I32, F32, Bool, Str, Array, U64, I64, F64];
+        ALL.get(usize::try_from(code).ok()?).copied()
+    }
+
+    /// The name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::U8 => "u8",
+            Self::I8 => "i8",
+            Self::U16 => "u16",
+            Self::I16 => "i16",
+            Self::U32 => "u32",
+            Self::I32 => "i32",
+            Self::F32 => "f32",
+            Self::Bool => "bool",
+            Self::Str => "string",
+            Self::Array => "array",
+            Self::U64 => "u64",
+            Self::I64 => "i64",
+            Self::F64 => "f64",
+        }
+    }
+
+    /// Bytes of a value of this type, or for strings and arrays the least that one takes.
+    fn min_bytes(self) -> u64 {
+        match self {
+            Self::U8 | Self::I8 | Self::Bool => 1,
+            Self::U16 | Self::I16 => 2,
+            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U64 | Self::I64 | Self::F64 | Self::Str => 8,
+            Self::Array => 12,
+        }
+    }
+}
+
+/// One metadata value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Value<'a> {
+    U8(u8),
+    I8(i8),
+    U16(u16),
+    I16(i16),
+    U32(u32),
+    I32(i32),
+    F32(f32),
+    Bool(bool),
+    /// Bytes, not necessarily UTF-8.
+    Str(&'a [u8]),
+    Array(Array<'a>),
+    U64(u64),
+    I64(i64),
+    F64(f64),
+}
+
+impl Value<'_> {
+    /// The value's type.
+    pub fn ty(&self) -> ValueType {
+        match self {
+            Self::U8(_) => ValueType::U8,
+            Self::I8(_) => ValueType::I8,
+            Self::U16(_) => ValueType::U16,
+            Self::I16(_) => ValueType::I16,
+            Self::U32(_) => ValueType::U32,
+            Self::I32(_) => ValueType::I32,
+            Self::F32(_) => ValueType::F32,
+            Self::Bool(_) => ValueType::Bool,
+            Self::Str(_) => ValueType::Str,
+            Self::Array(_) => ValueType::Array,
+            Self::U64(_) => ValueType::U64,
+            Self::I64(_) => ValueType::I64,
+            Self::F64(_) => ValueType::F64,
+        }
+    }
+
+    /// The value of an integer of any width.
+    pub fn integer(&self) -> Option<i128> {
+        Some(match *self {
+            Self::U8(v) => v.into(),
+            Self::I8(v) => v.into(),
+            Self::U16(v) => v.into(),
+            Self::I16(v) => v.into(),
+            Self::U32(v) => v.into(),
+            Self::I32(v) => v.into(),
+            Self::U64(v) => v.into(),
+            Self::I64(v) => v.into(),
+            _ => return None,
+        })
+    }
+
+    /// The value of a float of either width, or of an integer.
+    pub fn number(&self) -> Option<f64> {
+        match *self {
+            Self::F32(v) => Some(v.into()),
+            Self::F64(v) => Some(v),
+            _ => self.integer().map(|v| v as f64),
+        }
+    }
+
+    fn elem(&self) -> Option<ValueType> {
+        if let Self::Array(a) = self { Some(a.ty) } else { None }
+    }
+}
+
+/// An array value: a range of the file.
+#[derive(Clone, Copy, PartialEq)]
+pub struct Array<'a> {
+    ty: ValueType,
+    len: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Array<'a> {
+    /// The elements' type.
+    pub fn ty(&self) -> ValueType {
+        self.ty
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The elements in order.
+    pub fn iter(&self) -> Elements<'a> {
+        Elements { ty: self.ty, left: self.len, bytes: self.bytes }
+    }
+
+    /// The elements as they lie in the file.
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+impl fmt::Debug for Array<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}; {}]", self.ty.name(), self.len)
+    }
+}
+
+impl<'a> IntoIterator for Array<'a> {
+    type Item = Value<'a>;
+    type IntoIter = Elements<'a>;
+
+    fn into_iter(self) -> Elements<'a> {
+        self.iter()
+    }
+}
+
+/// The elements of an [`Array`].
+#[derive(Clone, Debug)]
+pub struct Elements<'a> {
+    ty: ValueType,
+    left: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Value<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        let (value, rest) = decode(self.ty, self.bytes)?;
+        self.bytes = rest;
+        Some(value)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Elements<'_> {}
+
+macro_rules! typed_elements {
+    ($(#[$doc:meta])* $name:ident, $item:ty, $value:ident => $convert:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $name<'a>(Elements<'a>);
+
+        impl<'a> Iterator for $name<'a> {
+            type Item = $item;
+
+            fn next(&mut self) -> Option<$item> {
+                let $value = self.0.next()?;
+                $convert
+            }
+
+            fn size_hint(&self) -> (usize, Option<usize>) {
+                self.0.size_hint()
+            }
+        }
+
+        impl ExactSizeIterator for $name<'_> {}
+    };
+}
+
+typed_elements! {
+    /// The strings of an array, as bytes: token texts need not be UTF-8.
+    Strings, &'a [u8], value => if let Value::Str(s) = value { Some(s) } else { None }
+}
+typed_elements! {
+    /// The numbers of an array of floats.
+    F32s, f32, value => value.number().map(|v| v as f32)
+}
+typed_elements! {
+    /// The numbers of an array of integers of any width.
+    I64s, i64, value => value.integer().and_then(|v| i64::try_from(v).ok())
+}
+
+/// A value of type `ty` and what follows it. `None` cannot occur for bytes that [`Meta::parse`] has walked over.
+fn decode(ty: ValueType, bytes: &[u8]) -> Option<(Value<'_>, &[u8])> {
+    fn head<const N: usize>(bytes: &[u8]) -> Option<([u8; N], &[u8])> {
+        bytes.split_first_chunk::<N>().map(|(head, rest)| (*head, rest))
+    }
+    macro_rules! number {
+        ($variant:ident, $t:ty) => {{
+            let (head, rest) = head(bytes)?;
+            (Value::$variant(<$t>::from_le_bytes(head)), rest)
+        }};
+    }
+    Some(match ty {
+        ValueType::U8 => number!(U8, u8),
+        ValueType::I8 => number!(I8, i8),
+        ValueType::U16 => number!(U16, u16),
+        ValueType::I16 => number!(I16, i16),
+        ValueType::U32 => number!(U32, u32),
+        ValueType::I32 => number!(I32, i32),
+        ValueType::F32 => number!(F32, f32),
+        ValueType::U64 => number!(U64, u64),
+        ValueType::I64 => number!(I64, i64),
+        ValueType::F64 => number!(F64, f64),
+        ValueType::Bool => {
+            let ([v], rest) = head(bytes)?;
+            (Value::Bool(v != 0), rest)
+        }
+        ValueType::Str => {
+            let (len, rest) = head(bytes)?;
+            let (s, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(len)).ok()?)?;
+            (Value::Str(s), rest)
+        }
+        ValueType::Array => {
+            let (ty, rest) = head(bytes)?;
+            let (len, rest) = head(rest)?;
+            let ty = ValueType::from_code(u32::from_le_bytes(ty))?;
+            let len = usize::try_from(u64::from_le_bytes(len)).ok()?;
+            (Value::Array(Array { ty, len, bytes: rest }), &[])
+        }
+    })
+}
+
+/// All metadata of a file.
+pub struct Meta {
+    map: Arc<Map>,
+    /// In file order.
+    entries: Vec<Entry>,
+    /// Positions in `entries`, sorted by key.
+    by_key: Vec<u32>,
+}
+
+struct Entry {
+    key: Range<usize>,
+    ty: ValueType,
+    value: Range<usize>,
+}
+
+/// The fewest bytes of an entry: a key of one byte, the type, a value of one byte.
+pub(super) const MIN_ENTRY: u64 = 8 + 1 + 4 + 1;
+
+impl Meta {
+    /// Walks over `n` entries at the cursor, which is at the start of `map`'s metadata, checking each.
+    pub(super) fn parse(map: &Arc<Map>, cursor: &mut Cursor<'_>, n: usize) -> Result<Self, Fault> {
+        let mut entries = Vec::with_capacity(n);
+        for _ in 0..n {
+            let key = cursor.name(KEY_LIMIT, "metadata key")?;
+            let key_end = cursor.at();
+            let code = cursor.u32("a value type")?;
+            let ty = ValueType::from_code(code)
+                .ok_or_else(|| Fault::ValueType { key: printable(key.as_bytes()), code })?;
+            let start = cursor.at();
+            check_value(cursor, key, ty)?;
+            entries.push(Entry { key: key_end - key.len()..key_end, ty, value: start..cursor.at() });
+        }
+        let meta = Self { map: Arc::clone(map), by_key: Vec::new(), entries };
+        let mut by_key: Vec<u32> = (0..n as u32).collect();
+        by_key.sort_unstable_by_key(|&i| meta.key(&meta.entries[i as usize]));
+        let keys = by_key.iter().map(|&i| meta.key(&meta.entries[i as usize]));
+        if let Some((key, _)) = keys.clone().zip(keys.skip(1)).find(|(a, b)| a == b) {
+            return Err(Fault::DuplicateKey { key: printable(key.as_bytes()) });
+        }
+        Ok(Self { by_key, ..meta })
+    }
+
+    fn key(&self, entry: &Entry) -> &str {
+        // Checked to be UTF-8 when the entry was made.
+        str::from_utf8(&self.map[entry.key.clone()]).unwrap_or_default()
+    }
+
+    fn value(&self, entry: &Entry) -> Option<Value<'_>> {
+        decode(entry.ty, &self.map[entry.value.clone()]).map(|(value, _)| value)
+    }
+
+    /// The number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Keys and values in file order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
+        self.entries.iter().filter_map(|e| Some((self.key(e), self.value(e)?)))
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &str) -> Option<Value<'_>> {
+        let at = self.by_key.binary_search_by_key(&key, |&i| self.key(&self.entries[i as usize])).ok()?;
+        self.value(&self.entries[self.by_key[at] as usize])
+    }
+
+    /// A count: an integer of any width, not negative.
+    pub fn u64(&self, key: &str) -> Result<Option<u64>, Error> {
+        Ok(self.unsigned(key, u64::MAX, "an integer from 0 to 18446744073709551615")?)
+    }
+
+    /// A count of at most 2^32 - 1: an integer of any width, not negative.
+    pub fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
+        let value = self.unsigned(key, u32::MAX.into(), "an integer from 0 to 4294967295")?;
+        Ok(value.map(|v| v as u32))
+    }
+
+    pub(super) fn unsigned(
+        &self,
+        key: &str,
+        max: u64,
+        expected: &'static str,
+    ) -> Result<Option<u64>, MetaError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let int = value.integer().ok_or_else(|| wrong(key, expected, &value))?;
+        match u64::try_from(int) {
+            Ok(v) if v <= max => Ok(Some(v)),
+            _ => Err(MetaError::OutOfRange { key: key.to_owned(), expected, value: int.to_string() }),
+        }
+    }
+
+    /// A count that may differ from layer to layer: element `index` of an array, or the one value that holds for
+    /// every index. An array that is too short is an error.
+    pub fn u64_at(&self, key: &str, index: usize) -> Result<Option<u64>, Error> {
+        let Some(Value::Array(array)) = self.get(key) else { return self.u64(key) };
+        let expected = "an integer for every layer, none negative";
+        let int = match array.iter().nth(index) {
+            Some(value) => value.integer().ok_or_else(|| wrong(key, expected, &Value::Array(array)))?,
+            None => {
+                let value = format!("only {} elements", array.len());
+                return Err(MetaError::OutOfRange { key: key.to_owned(), expected, value }.into());
+            }
+        };
+        let negative = |_| MetaError::OutOfRange { key: key.to_owned(), expected, value: int.to_string() };
+        Ok(Some(u64::try_from(int).map_err(negative)?))
+    }
+
+    /// A finite number: a float of either width, or an integer.
+    pub fn f32(&self, key: &str) -> Result<Option<f32>, Error> {
+        let expected = "a finite number";
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let number = value.number().ok_or_else(|| wrong(key, expected, &value))? as f32;
+        if !number.is_finite() {
+            let value = number.to_string();
+            return Err(MetaError::OutOfRange { key: key.to_owned(), expected, value }.into());
+        }
+        Ok(Some(number))
+    }
+
+    /// A truth value.
+    pub fn bool(&self, key: &str) -> Result<Option<bool>, Error> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Bool(v)) => Ok(Some(v)),
+            Some(value) => Err(wrong(key, "a bool", &value).into()),
+        }
+    }
+
+    /// A text.
+    pub fn str(&self, key: &str) -> Result<Option<&str>, Error> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Str(bytes)) => match str::from_utf8(bytes) {
+                Ok(text) => Ok(Some(text)),
+                Err(_) => Err(MetaError::NotUtf8 { key: key.to_owned() }.into()),
+            },
+            Some(value) => Err(wrong(key, "a string", &value).into()),
+        }
+    }
+
+    /// An array of strings, as bytes.
+    pub fn strings(&self, key: &str) -> Result<Option<Strings<'_>>, Error> {
+        let array = self.array(key, "an array of strings", |ty| ty == ValueType::Str)?;
+        Ok(array.map(|a| Strings(a.iter())))
+    }
+
+    /// An array of floats of either width; the numbers need not be finite.
+    pub fn f32s(&self, key: &str) -> Result<Option<F32s<'_>>, Error> {
+        let float = |ty| matches!(ty, ValueType::F32 | ValueType::F64);
+        Ok(self.array(key, "an array of floats", float)?.map(|a| F32s(a.iter())))
+    }
+
+    /// An array of integers of any width, all at most 2^63 - 1.
+    pub fn i64s(&self, key: &str) -> Result<Option<I64s<'_>>, Error> {
+        use ValueType::*;
+        let expected = "an array of integers up to 9223372036854775807";
+        let integer = |ty| matches!(ty, U8 | I8 | U16 | I16 | U32 | I32 | U64 | I64);
+        let Some(array) = self.array(key, expected, integer)? else { return Ok(None) };
+        if array.ty == U64 {
+            let big = array.iter().find_map(|v| v.integer().filter(|&v| i64::try_from(v).is_err()));
+            if let Some(big) = big {
+                let value = big.to_string();
+                return Err(MetaError::OutOfRange { key: key.to_owned(), expected, value }.into());
+            }
+        }
+        Ok(Some(I64s(array.iter())))
+    }
+
+    fn array(
+        &self,
+        key: &str,
+        expected: &'static str,
+        accept: impl Fn(ValueType) -> bool,
+    ) -> Result<Option<Array<'_>>, MetaError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Array(array)) if accept(array.ty) => Ok(Some(array)),
+            Some(value) => Err(wrong(key, expected, &value)),
+        }
+    }
+}
+
+fn wrong(key: &str, expected: &'static str, found: &Value<'_>) -> MetaError {
+    MetaError::wrong_type(key, expected, found.ty(), found.elem())
+}
+
+/// Moves over one value, checking everything that [`decode`] relies on.
+fn check_value(cursor: &mut Cursor<'_>, key: &str, ty: ValueType) -> Result<(), Fault> {
+    let shown = || printable(key.as_bytes());
+    match ty {
+        ValueType::Str => {
+            // Readers that keep strings as C does would see another value than we.
+            if cursor.string("a string value")?.contains(&0) {
+                return Err(Fault::Nul { what: "the string of metadata key", name: shown() });
+            }
+        }
+        ValueType::Bool => check_bool(cursor, key)?,
+        ValueType::Array => {
+            let code = cursor.u32("an array's element type")?;
+            let elem = ValueType::from_code(code).ok_or_else(|| Fault::ValueType { key: shown(), code })?;
+            if elem == ValueType::Array {
+                return Err(Fault::Nested { key: shown() });
+            }
+            let n = cursor.count(elem.min_bytes(), "array elements")?;
+            match elem {
+                // Texts of tokens are bytes: real vocabularies have a token for every byte, NUL included.
+                ValueType::Str => (0..n).try_for_each(|_| cursor.string("a string of an array").map(drop))?,
+                ValueType::Bool => (0..n).try_for_each(|_| check_bool(cursor, key))?,
+                _ => drop(cursor.take(n as u64 * elem.min_bytes(), "an array")?),
+            }
+        }
+        _ => drop(cursor.take(ty.min_bytes(), "a value")?),
+    }
+    Ok(())
+}
+
+fn check_bool(cursor: &mut Cursor<'_>, key: &str) -> Result<(), Fault> {
+    match cursor.take(1, "a bool")? {
+        [0 | 1] => Ok(()),
+        other => {
+            Err(Fault::Bool { key: printable(key.as_bytes()), value: other.first().copied().unwrap_or(0) })
+        }
+    }
+}

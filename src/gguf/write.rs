@@ -1,0 +1,286 @@
+//! Writing GGUF version 3.
+//!
+//! A [`Writer`] collects metadata and the tensor directory; [`Writer::begin`] writes them and returns a
+//! [`DataWriter`] that takes the tensors' bytes in the same order, so no more than one tensor need be in memory.
+
+use std::collections::HashSet;
+use std::io::{self, Write};
+
+use thiserror::Error as ThisError;
+
+use super::header::{DEFAULT_ALIGNMENT, MAGIC, alignment_is_valid};
+use super::meta::{Value, ValueType};
+use crate::kernel::format::GgmlType;
+
+/// Why a file cannot be written.
+#[derive(Debug, ThisError)]
+pub enum WriteError {
+    /// The system refused.
+    #[error("cannot write: {0}")]
+    Io(#[from] io::Error),
+    /// The same key twice.
+    #[error("metadata key {0} occurs twice")]
+    DuplicateKey(String),
+    /// The same tensor twice.
+    #[error("tensor {0} occurs twice")]
+    DuplicateTensor(String),
+    /// Not a power of two from 8 to 2^20.
+    #[error("general.alignment is {0}: must be a power of two from 8 to 1048576")]
+    Alignment(u64),
+    /// The type has no known layout, the row is no whole number of blocks, or the size overflows.
+    #[error("tensor {name}: no size for type {ty} and dimensions {dims:?}")]
+    Layout {
+        /// The tensor.
+        name: String,
+        /// Its type.
+        ty: GgmlType,
+        /// Its dimensions.
+        dims: Vec<u64>,
+    },
+    /// The bytes given for a tensor are not as many as it has.
+    #[error("tensor {name}: given {given} bytes, has {size}")]
+    Size {
+        /// The tensor.
+        name: String,
+        /// Bytes given.
+        given: u64,
+        /// Bytes it has.
+        size: u64,
+    },
+    /// More data than tensors, or less.
+    #[error("data of {given} tensors given, the directory has {expected}")]
+    Count {
+        /// Tensors given.
+        given: usize,
+        /// Tensors declared.
+        expected: usize,
+    },
+}
+
+/// Metadata and directory of a file to be written.
+pub struct Writer {
+    alignment: u64,
+    keys: HashSet<String>,
+    duplicate: Option<String>,
+    meta: Vec<u8>,
+    tensors: Vec<Planned>,
+}
+
+struct Planned {
+    name: String,
+    dims: Vec<u64>,
+    ty: GgmlType,
+    size: u64,
+}
+
+impl Default for Writer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Writer {
+    /// A file without keys and tensors.
+    pub fn new() -> Self {
+        Self {
+            alignment: DEFAULT_ALIGNMENT,
+            keys: HashSet::new(),
+            duplicate: None,
+            meta: Vec::new(),
+            tensors: Vec::new(),
+        }
+    }
+
+    fn key(&mut self, key: &str, ty: ValueType) -> &mut Vec<u8> {
+        if !self.keys.insert(key.to_owned()) {
+            self.duplicate.get_or_insert_with(|| key.to_owned());
+        }
+        put_str(&mut self.meta, key.as_bytes());
+        self.meta.extend((ty as u32).to_le_bytes());
+        &mut self.meta
+    }
+
+    fn array(&mut self, key: &str, elem: ValueType, len: usize) -> &mut Vec<u8> {
+        let out = self.key(key, ValueType::Array);
+        out.extend((elem as u32).to_le_bytes());
+        out.extend((len as u64).to_le_bytes());
+        out
+    }
+
+    /// Adds a value read from another file, bit for bit, or any scalar. The key `general.alignment` also sets the
+    /// alignment of the file.
+    pub fn value(&mut self, key: &str, value: Value<'_>) -> &mut Self {
+        if key == "general.alignment" {
+            // A value that is no alignment is refused by `begin`.
+            self.alignment = value.integer().and_then(|v| u64::try_from(v).ok()).unwrap_or(0);
+        }
+        if let Value::Array(array) = value {
+            self.array(key, array.ty(), array.len()).extend(array.bytes());
+            return self;
+        }
+        let out = self.key(key, value.ty());
+        match value {
+            Value::U8(v) => out.push(v),
+            Value::I8(v) => out.extend(v.to_le_bytes()),
+            Value::U16(v) => out.extend(v.to_le_bytes()),
+            Value::I16(v) => out.extend(v.to_le_bytes()),
+            Value::U32(v) => out.extend(v.to_le_bytes()),
+            Value::I32(v) => out.extend(v.to_le_bytes()),
+            Value::F32(v) => out.extend(v.to_le_bytes()),
+            Value::Bool(v) => out.push(v.into()),
+            Value::U64(v) => out.extend(v.to_le_bytes()),
+            Value::I64(v) => out.extend(v.to_le_bytes()),
+            Value::F64(v) => out.extend(v.to_le_bytes()),
+            Value::Str(s) => put_str(out, s),
+            Value::Array(_) => {}
+        }
+        self
+    }
+
+    /// Adds a u32.
+    pub fn u32(&mut self, key: &str, value: u32) -> &mut Self {
+        self.value(key, Value::U32(value))
+    }
+
+    /// Adds an f32.
+    pub fn f32(&mut self, key: &str, value: f32) -> &mut Self {
+        self.value(key, Value::F32(value))
+    }
+
+    /// Adds a bool.
+    pub fn bool(&mut self, key: &str, value: bool) -> &mut Self {
+        self.value(key, Value::Bool(value))
+    }
+
+    /// Adds a string.
+    pub fn str(&mut self, key: &str, value: &str) -> &mut Self {
+        self.value(key, Value::Str(value.as_bytes()))
+    }
+
+    /// Adds an array of strings.
+    pub fn strings<S: AsRef<[u8]>>(&mut self, key: &str, values: &[S]) -> &mut Self {
+        let out = self.array(key, ValueType::Str, values.len());
+        for value in values {
+            put_str(out, value.as_ref());
+        }
+        self
+    }
+
+    /// Adds an array of f32.
+    pub fn f32s(&mut self, key: &str, values: &[f32]) -> &mut Self {
+        self.array(key, ValueType::F32, values.len()).extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        self
+    }
+
+    /// Adds an array of u32.
+    pub fn u32s(&mut self, key: &str, values: &[u32]) -> &mut Self {
+        self.array(key, ValueType::U32, values.len()).extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        self
+    }
+
+    /// Adds an array of i32.
+    pub fn i32s(&mut self, key: &str, values: &[i32]) -> &mut Self {
+        self.array(key, ValueType::I32, values.len()).extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        self
+    }
+
+    /// Adds an array of bool.
+    pub fn bools(&mut self, key: &str, values: &[bool]) -> &mut Self {
+        self.array(key, ValueType::Bool, values.len()).extend(values.iter().map(|&v| u8::from(v)));
+        self
+    }
+
+    /// Adds a tensor of `dims` elements, the row length first, to the directory.
+    pub fn tensor(&mut self, name: &str, dims: &[u64], ty: GgmlType) -> Result<&mut Self, WriteError> {
+        let layout = || WriteError::Layout { name: name.to_owned(), ty, dims: dims.to_vec() };
+        if self.tensors.iter().any(|t| t.name == name) {
+            return Err(WriteError::DuplicateTensor(name.to_owned()));
+        }
+        let (&row, rest) = dims.split_first().filter(|_| dims.len() <= 4).ok_or_else(layout)?;
+        let row_bytes = usize::try_from(row).ok().and_then(|row| ty.geometry()?.row_bytes(row));
+        let size = row_bytes.and_then(|n| rest.iter().try_fold(n as u64, |n, &d| n.checked_mul(d)));
+        let size = size.filter(|&size| size > 0).ok_or_else(layout)?;
+        self.tensors.push(Planned { name: name.to_owned(), dims: dims.to_vec(), ty, size });
+        Ok(self)
+    }
+
+    /// Bytes of the header with its padding.
+    fn header(&self) -> Result<Vec<u8>, WriteError> {
+        let mut out = Vec::with_capacity(self.meta.len() + 128 * self.tensors.len() + 64);
+        out.extend(MAGIC);
+        out.extend(3u32.to_le_bytes());
+        out.extend((self.tensors.len() as u64).to_le_bytes());
+        out.extend((self.keys.len() as u64).to_le_bytes());
+        out.extend(&self.meta);
+        let mut offset = 0u64;
+        for t in &self.tensors {
+            put_str(&mut out, t.name.as_bytes());
+            out.extend((t.dims.len() as u32).to_le_bytes());
+            out.extend(t.dims.iter().flat_map(|d| d.to_le_bytes()));
+            out.extend(t.ty.0.to_le_bytes());
+            out.extend(offset.to_le_bytes());
+            offset = offset
+                .checked_add(t.size)
+                .and_then(|end| end.checked_next_multiple_of(self.alignment))
+                .ok_or_else(|| WriteError::Layout { name: t.name.clone(), ty: t.ty, dims: t.dims.clone() })?;
+        }
+        if !self.tensors.is_empty() {
+            out.resize(out.len().next_multiple_of(self.alignment as usize), 0);
+        }
+        Ok(out)
+    }
+
+    /// Writes header and directory.
+    pub fn begin<W: Write>(self, mut out: W) -> Result<DataWriter<W>, WriteError> {
+        if let Some(key) = self.duplicate {
+            return Err(WriteError::DuplicateKey(key));
+        }
+        if !alignment_is_valid(self.alignment) {
+            return Err(WriteError::Alignment(self.alignment));
+        }
+        out.write_all(&self.header()?)?;
+        Ok(DataWriter { out, alignment: self.alignment, tensors: self.tensors, next: 0, padding: 0 })
+    }
+}
+
+/// Takes the tensors' bytes.
+pub struct DataWriter<W> {
+    out: W,
+    alignment: u64,
+    tensors: Vec<Planned>,
+    next: usize,
+    /// Zeros due before the next tensor; none follow the last.
+    padding: u64,
+}
+
+impl<W: Write> DataWriter<W> {
+    /// Writes the next tensor of the directory.
+    pub fn tensor(&mut self, bytes: &[u8]) -> Result<&mut Self, WriteError> {
+        let expected = self.tensors.len();
+        let tensor =
+            self.tensors.get(self.next).ok_or(WriteError::Count { given: self.next + 1, expected })?;
+        if bytes.len() as u64 != tensor.size {
+            let name = tensor.name.clone();
+            return Err(WriteError::Size { name, given: bytes.len() as u64, size: tensor.size });
+        }
+        io::copy(&mut io::Read::take(io::repeat(0), self.padding), &mut self.out)?;
+        self.out.write_all(bytes)?;
+        self.padding = tensor.size.next_multiple_of(self.alignment) - tensor.size;
+        self.next += 1;
+        Ok(self)
+    }
+
+    /// Flushes and returns what was written to; an error if tensors are missing.
+    pub fn finish(mut self) -> Result<W, WriteError> {
+        if self.next != self.tensors.len() {
+            return Err(WriteError::Count { given: self.next, expected: self.tensors.len() });
+        }
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}
+
+fn put_str(out: &mut Vec<u8>, s: &[u8]) {
+    out.extend((s.len() as u64).to_le_bytes());
+    out.extend(s);
+}
