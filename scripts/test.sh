@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change lands: style, lints, documentation, and every test on both real models.
+#
+#   scripts/test.sh
+#
+# One profile for all of it: dev with opt-level 2 (see Cargo.toml), so that the arithmetic runs at speed while
+# overflow checks and debug assertions stay on.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+step() {
+  printf '\n== %s\n' "$*"
+  "$@"
+}
+
+step scripts/setup.sh build fetch
+for tool in fmt clippy; do
+  cargo "$tool" --version >/dev/null 2>&1 ||
+    { echo "cargo $tool is missing: run 'rustup component add rustfmt clippy'" >&2; exit 1; }
+done
+
+for script in scripts/*.sh .ci/run; do bash -n "$script"; done
+if command -v shellcheck >/dev/null 2>&1; then
+  step shellcheck scripts/*.sh .ci/run
+fi
+step cargo fmt --all --check
+step cargo clippy --locked --workspace --all-targets -- -D warnings
+RUSTDOCFLAGS="-D warnings" step cargo doc --locked --workspace --no-deps
+
+models=$(dirname "$(scripts/get-model.sh smollm2 | tail -n 1)")
+scripts/get-model.sh gemma3 >/dev/null
+export TWINBAND_MODELS=$models
+step cargo test --locked --workspace
