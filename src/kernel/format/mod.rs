@@ -1,5 +1,214 @@
 //! The weight formats: geometry of every ggml type, decoding and dot products of those we run.
+//!
+//! A format is one folder: `mod.rs` pictures the block and holds its definition (decode, scalar dot),
+//! `avx2.rs` says how that instruction set reads its codes and scales. The loops around a block are
+//! written once, in the drivers beside the formats.
 
 mod geometry;
+mod q4_0;
+
+pub mod drive;
 
 pub use geometry::{Geometry, GgmlType};
+
+use crate::kernel::isa::Isa;
+use crate::kernel::op::quantize::{Q8, Q8Row};
+use crate::kernel::par::Cols;
+
+/// A format we can compute with.
+#[derive(Debug)]
+pub struct Format {
+    /// Its code in files.
+    pub ty: GgmlType,
+    /// Decodes whole blocks into as many floats as they hold. This is the format's definition.
+    pub decode: fn(&[u8], &mut [f32]),
+    /// How a row is multiplied by an activation vector.
+    pub dot: Dot,
+}
+
+/// How rows of a format are multiplied.
+#[derive(Debug)]
+pub enum Dot {
+    /// By f32 activations: rows are decoded and multiplied in f32.
+    F32,
+    /// By activations quantised to int8.
+    Q8(Q8Dot),
+}
+
+/// The int8 product of a format.
+pub struct Q8Dot {
+    /// Elements that share one activation scale.
+    pub block: ActBlock,
+    /// The definition: one row by one vector.
+    pub scalar: fn(&[u8], Q8Row<'_>) -> f32,
+    /// The same for ranges of rows and all tokens.
+    #[cfg(target_arch = "x86_64")]
+    pub avx2: Option<drive::Avx2Kernel>,
+}
+
+impl std::fmt::Debug for Q8Dot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Q8Dot").field("block", &self.block).finish_non_exhaustive()
+    }
+}
+
+/// Elements of an activation vector that share one scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ActBlock {
+    /// 32, for the 32-element formats.
+    B32,
+    /// 256, for the K-quants and other 256-element formats.
+    B256,
+}
+
+impl ActBlock {
+    /// The number of elements.
+    pub const fn len(self) -> usize {
+        match self {
+            Self::B32 => 32,
+            Self::B256 => 256,
+        }
+    }
+}
+
+/// Every format that runs.
+static FORMATS: &[&Format] = &[&q4_0::FORMAT];
+
+/// Every format that runs, in the order of the codes.
+pub fn all() -> impl Iterator<Item = &'static Format> {
+    FORMATS.iter().copied()
+}
+
+/// The format of a type code, or `None` if it cannot be computed with (yet).
+pub fn of(ty: GgmlType) -> Option<&'static Format> {
+    all().find(|f| f.ty == ty)
+}
+
+impl Format {
+    /// The block geometry.
+    pub fn geometry(&self) -> Geometry {
+        self.ty.geometry().unwrap_or(Geometry { name: "?", block: 1, bytes: 1 })
+    }
+
+    /// The form of the activations that the default path multiplies this format by.
+    pub fn act(&self) -> Option<ActBlock> {
+        match &self.dot {
+            Dot::F32 => None,
+            Dot::Q8(q8) => Some(q8.block),
+        }
+    }
+}
+
+/// A weight matrix: `rows` rows of `cols` elements, each row whole blocks of `format`.
+#[derive(Clone, Copy)]
+pub struct Matrix<'a> {
+    format: &'static Format,
+    bytes: &'a [u8],
+    rows: usize,
+    cols: usize,
+}
+
+/// Why bytes are no matrix of the given shape.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum MatrixError {
+    /// The row length is no multiple of the block.
+    #[error("rows of {cols} elements are not whole blocks of {ty} ({block} elements)")]
+    Block {
+        /// Row length in elements.
+        cols: usize,
+        /// The format.
+        ty: GgmlType,
+        /// Its block length.
+        block: usize,
+    },
+    /// The number of bytes is wrong.
+    #[error("a {rows} x {cols} matrix of {ty} takes {want} bytes, not {have}")]
+    Size {
+        /// Rows.
+        rows: usize,
+        /// Elements in a row.
+        cols: usize,
+        /// The format.
+        ty: GgmlType,
+        /// Bytes needed.
+        want: usize,
+        /// Bytes given.
+        have: usize,
+    },
+}
+
+impl<'a> Matrix<'a> {
+    /// Views `bytes` as a matrix.
+    pub fn new(
+        format: &'static Format,
+        bytes: &'a [u8],
+        rows: usize,
+        cols: usize,
+    ) -> Result<Self, MatrixError> {
+        let (ty, block) = (format.ty, format.geometry().block);
+        let row = format.geometry().row_bytes(cols).ok_or(MatrixError::Block { cols, ty, block })?;
+        let want = row.saturating_mul(rows);
+        if want != bytes.len() {
+            return Err(MatrixError::Size { rows, cols, ty, want, have: bytes.len() });
+        }
+        Ok(Self { format, bytes, rows, cols })
+    }
+
+    /// The format.
+    pub fn format(&self) -> &'static Format {
+        self.format
+    }
+
+    /// All bytes, row after row.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Number of rows (outputs).
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Elements in a row (inputs).
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Bytes in a row.
+    pub fn row_bytes(&self) -> usize {
+        self.bytes.len() / self.rows.max(1)
+    }
+
+    /// The bytes of row `r`.
+    pub fn row(&self, r: usize) -> &'a [u8] {
+        &self.bytes[r * self.row_bytes()..][..self.row_bytes()]
+    }
+
+    /// Decodes row `r` into `out` (`cols` floats).
+    pub fn decode_row(&self, r: usize, out: &mut [f32]) {
+        (self.format.decode)(self.row(r), out);
+    }
+}
+
+impl Q8Dot {
+    /// `out[t][r] = W[r] . x[t]` for the rows in `out.range()` and every token.
+    pub fn run(&self, isa: Isa, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut drive::Tile) {
+        match (isa, self) {
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2(token), Self { avx2: Some(kernel), .. }) => kernel(token, w, x, out, tile),
+            _ => drive::scalar(self.scalar, w, x, out),
+        }
+    }
+}
+
+/// The f16 at the start of `bytes`, exactly, subnormals included.
+#[inline(always)]
+pub(crate) fn f16_at(bytes: &[u8], at: usize) -> f32 {
+    half::f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+/// One contract step: `acc + f32(isum) * (weight_scale * activation_scale)`, each operation rounded.
+#[inline(always)]
+pub(crate) fn step(acc: f32, isum: i32, w_scale: f32, x_scale: f32) -> f32 {
+    acc + isum as f32 * (w_scale * x_scale)
+}

@@ -1,0 +1,213 @@
+//! Puts every format against its golden values, and every fast table against the scalar definition.
+//!
+//! A format that joins the list is picked up by these tests as it is.
+
+use super::format::{ActBlock, Dot, Format, Matrix, all};
+use super::isa::Isa;
+use super::op::matmul::{Input, Scratch, matmul};
+use super::op::quantize::{Q8, SUM, quantize};
+use super::par::Cols;
+use std::path::PathBuf;
+
+fn golden(format: &Format, ext: &str) -> Vec<u8> {
+    let name = format!("{}.{ext}", format.geometry().name.to_lowercase());
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/dequant").join(name);
+    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect()
+}
+
+/// Bytes of blocks: ggml's for the formats that have golden files, floats of its own for F32.
+fn blocks(format: &Format) -> Vec<u8> {
+    if format.geometry().name == "F32" {
+        return (0..16_384).flat_map(|i| ((i * 7919 % 2001) as f32 * 1e-3 - 1.0).to_le_bytes()).collect();
+    }
+    golden(format, "bytes")
+}
+
+/// The same bits, or both NaN (a NaN's payload is not part of the contract).
+fn same(a: f32, b: f32) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+}
+
+#[test]
+fn decoding_equals_the_reference_bit_for_bit() {
+    for format in all().filter(|f| f.geometry().name != "F32") {
+        let (bytes, want) = (golden(format, "bytes"), floats(&golden(format, "f32")));
+        let mut got = vec![0.0; want.len()];
+        assert_eq!(format.geometry().row_bytes(want.len()), Some(bytes.len()));
+        (format.decode)(&bytes, &mut got);
+        for (i, (&g, &w)) in got.iter().zip(&want).enumerate() {
+            assert!(same(g, w), "{} element {i}: {g:?} is not {w:?}", format.ty);
+        }
+    }
+}
+
+/// Activations with blocks of zeros, outliers and ordinary values.
+fn activations(n: usize, tokens: usize) -> Vec<f32> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    (0..n * tokens)
+        .map(|i| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let x = (state >> 40) as f32 / (1 << 23) as f32 - 1.0;
+            match (i / 32) % 7 {
+                0 => 0.0,
+                1 => x * 1e4,
+                2 => x.signum() * 3.0,
+                3 if i % 32 == 5 => 900.0,
+                _ => x,
+            }
+        })
+        .collect()
+}
+
+struct Acts {
+    f32: Vec<f32>,
+    n: usize,
+    q: Vec<(ActBlock, Vec<i8>, Vec<f32>, Vec<i16>)>,
+}
+
+impl Acts {
+    fn new(n: usize, tokens: usize) -> Self {
+        let f32 = activations(n, tokens);
+        let mut q = Vec::new();
+        for block in [ActBlock::B32, ActBlock::B256] {
+            if n.is_multiple_of(block.len()) {
+                let (mut c, mut d, mut s) =
+                    (vec![0; n * tokens], vec![0.0; n * tokens / block.len()], vec![0; n * tokens / SUM]);
+                crate::simd!(Isa::Scalar, v => quantize(v, block, &f32, &mut c, &mut d, &mut s));
+                q.push((block, c, d, s));
+            }
+        }
+        Self { f32, n, q }
+    }
+
+    fn input(&self) -> Input<'_> {
+        let form = |want: ActBlock| {
+            self.q.iter().find(|q| q.0 == want).map(|(block, codes, scales, sums)| Q8 {
+                block: *block,
+                n: self.n,
+                codes,
+                scales,
+                sums,
+            })
+        };
+        Input { f32: &self.f32, n: self.n, b32: form(ActBlock::B32), b256: form(ActBlock::B256) }
+    }
+}
+
+fn product(isa: Isa, exact: bool, w: Matrix<'_>, acts: &Acts) -> Vec<f32> {
+    let mut out = vec![f32::NAN; acts.f32.len() / acts.n * w.rows()];
+    matmul(isa, exact, w, &acts.input(), &mut Cols::whole(&mut out, w.rows()), &mut Scratch::default());
+    out
+}
+
+#[test]
+fn fast_products_equal_the_definition_for_every_shape() {
+    for format in all() {
+        let bytes = blocks(format);
+        let block = format.geometry().block.max(32);
+        let per_row = |blocks: usize| format.geometry().row_bytes(block * blocks).expect("whole blocks");
+        for (rows, n_blocks) in [(1, 1), (3, 2), (8, 1), (9, 3), (17, 5), (40, 2)] {
+            let n = block * n_blocks;
+            let len = per_row(n_blocks) * rows;
+            for start in [0, bytes.len().saturating_sub(len) / per_row(1) * per_row(1)] {
+                let Some(part) = bytes.get(start..start + len) else { continue };
+                let w = Matrix::new(format, part, rows, n).expect("a matrix");
+                for tokens in [1, 2, 3, 4, 5, 7, 8, 9, 13] {
+                    let acts = Acts::new(n, tokens);
+                    for exact in [false, true] {
+                        let want = product(Isa::Scalar, exact, w, &acts);
+                        for isa in Isa::all() {
+                            let got = product(isa, exact, w, &acts);
+                            let wrong = want.iter().zip(&got).position(|(&w, &g)| !same(w, g));
+                            assert_eq!(
+                                wrong,
+                                None,
+                                "{} {rows}x{n} by {tokens}, {isa:?}, exact {exact}: {:?} {:?}",
+                                format.ty,
+                                wrong.map(|i| want[i]),
+                                wrong.map(|i| got[i])
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn one_token_of_many_has_the_bits_it_has_alone() {
+    for format in all() {
+        let bytes = blocks(format);
+        let block = format.geometry().block.max(32);
+        let (rows, n) = (11, block * 3);
+        let len = format.geometry().row_bytes(n).expect("whole blocks") * rows;
+        let w = Matrix::new(format, &bytes[..len], rows, n).expect("a matrix");
+        let tokens = 6;
+        let acts = Acts::new(n, tokens);
+        for isa in Isa::all() {
+            let many = product(isa, false, w, &acts);
+            for t in 0..tokens {
+                let cut = |v: &[f32]| v[t * n..][..n].to_vec();
+                let mut q = Vec::new();
+                for (b, c, d, s) in &acts.q {
+                    let (nb, ns) = (n / b.len(), n / SUM);
+                    q.push((
+                        *b,
+                        c[t * n..][..n].to_vec(),
+                        d[t * nb..][..nb].to_vec(),
+                        s[t * ns..][..ns].to_vec(),
+                    ));
+                }
+                let alone = product(isa, false, w, &Acts { f32: cut(&acts.f32), n, q });
+                assert!(
+                    alone.iter().zip(&many[t * rows..]).all(|(&a, &m)| same(a, m)),
+                    "{} {isa:?}",
+                    format.ty
+                );
+            }
+        }
+    }
+}
+
+/// The integer definition against decoded weights in f64: they must mean the same weights.
+#[test]
+fn the_scalar_product_means_the_decoded_weights() {
+    for format in all() {
+        let Dot::Q8(q8) = &format.dot else { continue };
+        let bytes = blocks(format);
+        let block = format.geometry().block;
+        let n = q8.block.len().max(block);
+        let row_bytes = format.geometry().row_bytes(n).expect("whole blocks");
+        let acts = Acts::new(n, 1);
+        let input = acts.input();
+        let x = if q8.block == ActBlock::B32 { input.b32 } else { input.b256 }.expect("activations").row(0);
+        for row in bytes.chunks_exact(row_bytes) {
+            let mut w = vec![0.0; n];
+            (format.decode)(row, &mut w);
+            if w.iter().any(|w| !w.is_finite()) {
+                continue;
+            }
+            let xs = x
+                .codes
+                .iter()
+                .enumerate()
+                .map(|(i, &c)| f64::from(c) * f64::from(x.scales[i / q8.block.len()]));
+            let products: Vec<f64> = xs.zip(&w).map(|(x, &w)| x * f64::from(w)).collect();
+            let (want, size) = (products.iter().sum::<f64>(), products.iter().map(|p| p.abs()).sum::<f64>());
+            let got = f64::from((q8.scalar)(row, x));
+            // Formats with minimums cancel two large sums; f32 rounding of each is all that may differ.
+            assert!(
+                (got - want).abs() <= 1e-5 * size + 1e-30,
+                "{}: {got} is not {want} (of {size})",
+                format.ty
+            );
+        }
+    }
+}

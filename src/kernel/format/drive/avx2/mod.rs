@@ -1,0 +1,137 @@
+//! The AVX2 loops around a block, and the few shuffles they share.
+//!
+//! Eight weight rows sit in the eight lanes of a vector, so each row has one accumulator, as the contract
+//! asks, and no horizontal sum of floats is ever needed.
+#![allow(unsafe_code, reason = "calls CPU intrinsics under the proof of an Avx2 token")]
+
+pub mod block32;
+pub mod read;
+
+use super::LANES;
+use crate::kernel::format::Matrix;
+use std::arch::x86_64::*;
+
+/// From this many tokens on, unpacking a tile of rows once pays for itself.
+const TILE_FROM: usize = 4;
+
+/// Tokens that share one pass over an unpacked tile.
+const TOKENS: usize = 4;
+
+/// The bytes at `at`, which must have 32 of them.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load(from: &[u8; 32]) -> __m256i {
+    // SAFETY: 32 readable bytes; the instruction takes any alignment.
+    unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store(v: __m256i, to: &mut [u8; 32]) {
+    // SAFETY: 32 writable bytes; the instruction takes any alignment.
+    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load_f32(from: &[f32; 8]) -> __m256 {
+    // SAFETY: 32 readable bytes; the instruction takes any alignment.
+    unsafe { _mm256_loadu_ps(from.as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store_f32(v: __m256, to: &mut [f32; 8]) {
+    // SAFETY: 32 writable bytes; the instruction takes any alignment.
+    unsafe { _mm256_storeu_ps(to.as_mut_ptr(), v) }
+}
+
+/// Codes as the bytes the instructions take.
+#[inline(always)]
+fn unsigned(codes: &[i8]) -> &[u8] {
+    // SAFETY: i8 and u8 have the same size and alignment, and every bit pattern is valid for both.
+    unsafe { std::slice::from_raw_parts(codes.as_ptr().cast(), codes.len()) }
+}
+
+/// Sums of the eight lanes of eight vectors: lane `i` of the result is the sum of `v[i]`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn sums(v: [__m256i; LANES]) -> __m256i {
+    let a = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+    let b = _mm256_hadd_epi32(_mm256_hadd_epi32(v[4], v[5]), _mm256_hadd_epi32(v[6], v[7]));
+    _mm256_add_epi32(_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x31>(a, b))
+}
+
+/// Transposes an 8 x 8 matrix of 32-bit elements: four bytes of each row side by side.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn transpose(r: [__m256i; LANES]) -> [__m256i; LANES] {
+    let lo = |a, b| _mm256_unpacklo_epi32(a, b);
+    let hi = |a, b| _mm256_unpackhi_epi32(a, b);
+    let t = [
+        lo(r[0], r[1]),
+        hi(r[0], r[1]),
+        lo(r[2], r[3]),
+        hi(r[2], r[3]),
+        lo(r[4], r[5]),
+        hi(r[4], r[5]),
+        lo(r[6], r[7]),
+        hi(r[6], r[7]),
+    ];
+    let lo = |a, b| _mm256_unpacklo_epi64(a, b);
+    let hi = |a, b| _mm256_unpackhi_epi64(a, b);
+    let u = [
+        lo(t[0], t[2]),
+        hi(t[0], t[2]),
+        lo(t[1], t[3]),
+        hi(t[1], t[3]),
+        lo(t[4], t[6]),
+        hi(t[4], t[6]),
+        lo(t[5], t[7]),
+        hi(t[5], t[7]),
+    ];
+    let lo = |a, b| _mm256_permute2x128_si256::<0x20>(a, b);
+    let hi = |a, b| _mm256_permute2x128_si256::<0x31>(a, b);
+    [
+        lo(u[0], u[4]),
+        lo(u[1], u[5]),
+        lo(u[2], u[6]),
+        lo(u[3], u[7]),
+        hi(u[0], u[4]),
+        hi(u[1], u[5]),
+        hi(u[2], u[6]),
+        hi(u[3], u[7]),
+    ]
+}
+
+/// Products of 32 codes and 32 activations, summed in pairs (i16). `signed` tells how to read the codes; unsigned
+/// codes are below 128, so no pair exceeds 2 * 127 * 128 and nothing saturates.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn pairs(signed: bool, codes: __m256i, x: __m256i) -> __m256i {
+    if signed {
+        _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes))
+    } else {
+        _mm256_maddubs_epi16(codes, x)
+    }
+}
+
+/// Rows `first..first + 8` of a matrix as blocks. Lanes past the last row repeat it; their results are dropped.
+#[inline(always)]
+fn lanes<'a, B>(w: &Matrix<'a>, first: usize, blocks: fn(&'a [u8]) -> &'a [B]) -> [&'a [B]; LANES] {
+    std::array::from_fn(|i| blocks(w.row((first + i).min(w.rows() - 1))))
+}
+
+/// Asks for the memory `step` of `steps` of the eight rows that follow `first`, so that it is there when their turn
+/// comes: eight short streams at once are more than the hardware's own prefetcher follows.
+#[inline(always)]
+fn prefetch_next(w: &Matrix<'_>, first: usize, step: usize, bytes: usize) {
+    let next = (first + LANES) * w.row_bytes() + step * bytes * LANES;
+    let base = w.bytes().as_ptr();
+    let mut at = next;
+    while at < next + bytes * LANES {
+        // SAFETY: a prefetch reads nothing; any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(base.wrapping_add(at).cast()) };
+        at += 64;
+    }
+}

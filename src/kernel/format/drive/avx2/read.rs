@@ -1,0 +1,41 @@
+//! Reading codes and scales out of blocks: what several formats share.
+
+use crate::kernel::isa::Avx2;
+use std::arch::x86_64::*;
+
+/// `N` bytes of a block from `at` on.
+#[inline(always)]
+fn bytes<const N: usize, const B: usize>(block: &[u8; B], at: usize) -> &[u8; N] {
+    let all = block.as_ptr_range();
+    debug_assert!(at + N <= B, "{at} + {N} of {B} bytes at {all:?}");
+    // SAFETY: callers pass constants with `at + N <= B`; checked in debug builds by every test.
+    unsafe { &*block.as_ptr().add(at).cast() }
+}
+
+/// 16 bytes from `at` on as 32 codes of 4 bits: low nibbles first, then high ones.
+#[inline(always)]
+pub fn nibbles<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) -> __m256i {
+    let from: &[u8; 16] = bytes(block, at);
+    // SAFETY: the token proves the features; 16 bytes are readable.
+    unsafe {
+        let packed = _mm_loadu_si128(from.as_ptr().cast());
+        let both = _mm256_set_m128i(_mm_srli_epi16::<4>(packed), packed);
+        _mm256_and_si256(both, _mm256_set1_epi8(15))
+    }
+}
+
+/// 32 bytes from `at` on.
+#[inline(always)]
+pub fn load<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) -> __m256i {
+    let from: &[u8; 32] = bytes(block, at);
+    // SAFETY: the token proves the features; 32 bytes are readable.
+    unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+}
+
+/// The f16 at `at` of each of eight blocks, widened exactly.
+#[inline(always)]
+pub fn f16_lanes<const B: usize>(_isa: Avx2, blocks: [&[u8; B]; 8], at: usize) -> __m256 {
+    let h = |i: usize| i16::from_le_bytes(*bytes(blocks[i], at));
+    // SAFETY: the token proves the features.
+    unsafe { _mm256_cvtph_ps(_mm_set_epi16(h(7), h(6), h(5), h(4), h(3), h(2), h(1), h(0))) }
+}

@@ -1,0 +1,5 @@
+//! Operations on slices, one a file.
+
+pub mod dot;
+pub mod matmul;
+pub mod quantize;

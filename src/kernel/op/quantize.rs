@@ -1,0 +1,179 @@
+//! Activations to int8: done once per matrix input, shared by every matrix that reads it.
+//!
+//! For a block of 32 or 256 elements: `d = amax / 127`; `d` below 2^-60 becomes 0 with all codes 0, above
+//! 2^60 it becomes 2^60; a code is `x * (1 / d)` rounded to nearest even and held in [-127, 127]. Beside the
+//! codes, the sum of every 16 of them, for formats whose weights have minimums or an offset.
+//!
+//! With `d` bounded like this and finite weight scales no product or sum in a dot can be a denormal, an
+//! infinity or a NaN, so devices that flush denormals agree to the bit.
+
+use crate::kernel::format::ActBlock;
+use crate::kernel::isa::Simd;
+
+/// The smallest scale that is not 0.
+pub const MIN_SCALE: f32 = f32::from_bits((127 - 60) << 23);
+/// The largest scale.
+pub const MAX_SCALE: f32 = f32::from_bits((127 + 60) << 23);
+/// Codes that share one stored sum.
+pub const SUM: usize = 16;
+
+/// Quantised activations of several tokens.
+#[derive(Clone, Copy)]
+pub struct Q8<'a> {
+    /// Elements that share a scale.
+    pub block: ActBlock,
+    /// Elements of one token.
+    pub n: usize,
+    /// `[tokens][n]`
+    pub codes: &'a [i8],
+    /// `[tokens][n / block]`
+    pub scales: &'a [f32],
+    /// `[tokens][n / 16]`
+    pub sums: &'a [i16],
+}
+
+/// Quantised activations of one token.
+#[derive(Clone, Copy)]
+pub struct Q8Row<'a> {
+    /// `[n]`
+    pub codes: &'a [i8],
+    /// `[n / block]`
+    pub scales: &'a [f32],
+    /// `[n / 16]`
+    pub sums: &'a [i16],
+}
+
+impl<'a> Q8<'a> {
+    /// Number of tokens.
+    pub fn tokens(&self) -> usize {
+        self.codes.len() / self.n
+    }
+
+    /// Token `t`.
+    #[inline]
+    pub fn row(&self, t: usize) -> Q8Row<'a> {
+        let (blocks, sums) = (self.n / self.block.len(), self.n / SUM);
+        Q8Row {
+            codes: &self.codes[t * self.n..][..self.n],
+            scales: &self.scales[t * blocks..][..blocks],
+            sums: &self.sums[t * sums..][..sums],
+        }
+    }
+}
+
+/// Quantises one vector; `x.len()` is a multiple of the block. Returns false if an element is not finite (its
+/// block is then all 0).
+#[inline(always)]
+pub fn quantize<S: Simd>(
+    s: S,
+    block: ActBlock,
+    x: &[f32],
+    codes: &mut [i8],
+    scales: &mut [f32],
+    sums: &mut [i16],
+) -> bool {
+    let n = block.len();
+    let mut finite = true;
+    let blocks = x.chunks_exact(n).zip(codes.chunks_exact_mut(n)).zip(sums.chunks_exact_mut(n / SUM));
+    for (((x, codes), sums), scale) in blocks.zip(scales) {
+        let (x8, _) = x.as_chunks::<8>();
+        let mut amax = s.splat(0.0);
+        let mut bad = s.splat(0.0);
+        for x in x8 {
+            let x = s.load(x);
+            amax = s.max(s.abs(x), amax);
+            // x - x is 0 for a finite number and NaN for the rest; a NaN stays in the sum.
+            bad = s.add(bad, s.sub(x, x));
+        }
+        let mut lanes = [0.0; 8];
+        s.store(amax, &mut lanes);
+        let amax = lanes.iter().fold(0.0f32, |m, &l| if l > m { l } else { m });
+        let ok = s.sum(bad) == 0.0;
+        finite &= ok;
+        let d = amax / 127.0;
+        if !ok || d < MIN_SCALE {
+            *scale = 0.0;
+            codes.fill(0);
+            sums.fill(0);
+            continue;
+        }
+        let d = if d > MAX_SCALE { MAX_SCALE } else { d };
+        *scale = d;
+        let inverse = s.splat(1.0 / d);
+        let (lo, hi) = (s.splat(-127.0), s.splat(127.0));
+        let (codes8, _) = codes.as_chunks_mut::<8>();
+        for (codes, x) in codes8.iter_mut().zip(x8) {
+            let q = s.round(s.mul(s.load(x), inverse));
+            s.store(s.max(s.min(q, hi), lo), &mut lanes);
+            for (c, q) in codes.iter_mut().zip(lanes) {
+                // Exact: `q` is a whole number in [-127, 127].
+                *c = q as i8;
+            }
+        }
+        for (sum, codes) in sums.iter_mut().zip(codes.chunks_exact(SUM)) {
+            *sum = codes.iter().map(|&c| i16::from(c)).sum();
+        }
+    }
+    finite
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::isa::Isa;
+
+    fn run(isa: Isa, block: ActBlock, x: &[f32]) -> (bool, Vec<i8>, Vec<f32>, Vec<i16>) {
+        let n = x.len();
+        let (mut c, mut d, mut s) = (vec![9i8; n], vec![9.0; n / block.len()], vec![9i16; n / SUM]);
+        let ok = crate::simd!(isa, v => quantize(v, block, x, &mut c, &mut d, &mut s));
+        (ok, c, d, s)
+    }
+
+    #[test]
+    fn follows_the_rule_on_a_worked_example() {
+        let mut x = [0.0f32; 32];
+        // d = 1 exactly, so codes are the values rounded to nearest even.
+        x[..8].copy_from_slice(&[127.0, -127.0, 0.5, 1.5, 2.5, -0.5, -1.5, 3.4]);
+        x[20] = 5.0;
+        for isa in Isa::all() {
+            let (ok, c, d, s) = run(isa, ActBlock::B32, &x);
+            assert!(ok);
+            assert_eq!(d, [1.0]);
+            assert_eq!(c[..8], [127, -127, 0, 2, 2, 0, -2, 3]);
+            assert_eq!(s, [5, 5]);
+        }
+    }
+
+    #[test]
+    fn scales_stay_in_range_and_bad_input_is_reported() {
+        for isa in Isa::all() {
+            for block in [ActBlock::B32, ActBlock::B256] {
+                let n = block.len();
+                let fill = |v: f32| run(isa, block, &vec![v; n]);
+                assert_eq!(fill(0.0), (true, vec![0; n], vec![0.0], vec![0; n / 16]));
+                assert_eq!(fill(1e-19).2, [0.0]);
+                assert_eq!(fill(1e-30).1, vec![0; n]);
+                assert_eq!(fill(127.0 * MIN_SCALE).2, [MIN_SCALE]);
+                assert_eq!(fill(f32::MAX).2, [MAX_SCALE]);
+                assert_eq!(fill(f32::MAX).1, vec![127; n]);
+                for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let mut x = vec![1.0; n];
+                    x[n - 3] = bad;
+                    assert_eq!(run(isa, block, &x), (false, vec![0; n], vec![0.0], vec![0; n / 16]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn instruction_sets_agree() {
+        let x: Vec<f32> =
+            (0..1024).map(|i| ((i * 7919 % 1000) as f32 - 500.0) * 0.013 * (i % 5) as f32).collect();
+        for block in [ActBlock::B32, ActBlock::B256] {
+            let want = run(Isa::Scalar, block, &x);
+            for isa in Isa::all() {
+                assert_eq!(run(isa, block, &x), want);
+            }
+        }
+    }
+}
