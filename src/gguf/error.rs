@@ -53,8 +53,8 @@ pub enum Error {
     },
     /// The tensor's type code has no known layout.
     #[error(
-        "tensor {tensor}: its type is {ty} (code {}), which this program does not know; supported are F32, F16, BF16, \
-         Q4_0 to Q8_0, the K-quants and others listed by `twinband info`",
+        "tensor {tensor}: its type is {ty} (code {}), unknown here or withdrawn from the format; convert or quantise the \
+         model again, to a type that `twinband info` lists as supported",
         ty.0
     )]
     UnknownType {

@@ -523,3 +523,113 @@ fn check_bool(cursor: &mut Cursor<'_>, key: &str) -> Result<(), Fault> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::File;
+    use super::super::write::{WriteError, Writer};
+    use super::*;
+
+    fn file(fill: impl FnOnce(&mut Writer)) -> File {
+        let mut writer = Writer::new();
+        fill(&mut writer);
+        let bytes = writer.begin(Vec::new()).and_then(|w| w.finish());
+        bytes
+            .map_err(|e: WriteError| e.to_string())
+            .and_then(|b| File::from_bytes(b).map_err(|e| e.to_string()))
+            .expect("the file is a good one")
+    }
+
+    fn message<T: fmt::Debug>(result: Result<T, Error>) -> String {
+        result.expect_err("the value must be refused").to_string()
+    }
+
+    #[test]
+    fn counts_of_any_width_and_sign() {
+        let good = [
+            Value::U8(7),
+            Value::I8(7),
+            Value::U16(7),
+            Value::I16(7),
+            Value::U32(7),
+            Value::I32(7),
+            Value::U64(7),
+            Value::I64(7),
+        ];
+        for value in good {
+            let file = file(|w| drop(w.value("n", value)));
+            assert_eq!(file.meta().u64("n").ok(), Some(Some(7)), "{value:?}");
+            assert_eq!(file.meta().u32("n").ok(), Some(Some(7)), "{value:?}");
+        }
+        for (value, found) in [
+            (Value::I8(-1), "found -1"),
+            (Value::I64(i64::MIN), "found -9223372036854775808"),
+            (Value::F32(7.0), "found f32"),
+            (Value::Str(b"7"), "found string"),
+            (Value::Bool(true), "found bool"),
+        ] {
+            let text = message(file(|w| drop(w.value("n", value))).meta().u64("n"));
+            assert!(text.contains("key n:") && text.contains(found), "{text}");
+        }
+        let big = file(|w| drop(w.value("n", Value::U64(1 << 32))));
+        assert_eq!(big.meta().u64("n").ok(), Some(Some(1 << 32)));
+        assert!(message(big.meta().u32("n")).contains("found 4294967296"));
+        assert_eq!(big.meta().u64("absent").ok(), Some(None));
+    }
+
+    #[test]
+    fn numbers_must_be_finite() {
+        for (value, number) in [(Value::F32(0.5), 0.5), (Value::F64(-0.25), -0.25), (Value::U32(10000), 1e4)]
+        {
+            assert_eq!(file(|w| drop(w.value("x", value))).meta().f32("x").ok(), Some(Some(number)));
+        }
+        for value in [Value::F32(f32::NAN), Value::F32(f32::INFINITY), Value::F64(1e300)] {
+            let text = message(file(|w| drop(w.value("x", value))).meta().f32("x"));
+            assert!(text.contains("finite"), "{text}");
+        }
+    }
+
+    #[test]
+    fn arrays_by_type() {
+        let f = file(|w| {
+            w.strings("s", &[&b"a\0b"[..], b"", b"\xff"])
+                .f32s("f", &[1.0, f32::INFINITY])
+                .i32s("i", &[-1, 5]);
+            w.value("one", Value::U16(9));
+        });
+        let strings = f.meta().strings("s").ok().flatten().expect("an array of strings");
+        assert_eq!(strings.len(), 3);
+        // A token may be any bytes.
+        assert_eq!(strings.collect::<Vec<_>>(), [&b"a\0b"[..], b"", b"\xff"]);
+        let floats = f.meta().f32s("f").ok().flatten().expect("an array of floats");
+        assert_eq!(floats.collect::<Vec<_>>(), [1.0, f32::INFINITY]);
+        let ints = f.meta().i64s("i").ok().flatten().expect("an array of integers");
+        assert_eq!(ints.collect::<Vec<_>>(), [-1, 5]);
+
+        assert!(message(f.meta().strings("f")).contains("found an array of f32"));
+        assert!(message(f.meta().f32s("i")).contains("found an array of i32"));
+        assert!(message(f.meta().i64s("one")).contains("found u16"));
+        assert!(message(f.meta().str("s")).contains("found an array of string"));
+
+        assert_eq!(f.meta().u64_at("i", 1).ok(), Some(Some(5)));
+        assert!(message(f.meta().u64_at("i", 0)).contains("found -1"));
+        assert!(message(f.meta().u64_at("i", 2)).contains("only 2 elements"));
+        assert_eq!(f.meta().u64_at("one", 77).ok(), Some(Some(9)));
+    }
+
+    #[test]
+    fn texts_must_be_utf8() {
+        let f = file(|w| drop(w.str("good", "ä").value("bad", Value::Str(b"\xff"))));
+        assert_eq!(f.meta().str("good").ok(), Some(Some("ä")));
+        assert_eq!(f.meta().get("bad"), Some(Value::Str(b"\xff")));
+        assert!(message(f.meta().str("bad")).contains("not UTF-8"));
+    }
+
+    #[test]
+    fn keeps_file_order() {
+        let f = file(|w| drop(w.u32("z", 1).u32("a", 2).bool("m", true)));
+        assert_eq!(f.meta().iter().map(|(key, _)| key).collect::<Vec<_>>(), ["z", "a", "m"]);
+        assert_eq!(f.meta().bool("m").ok(), Some(Some(true)));
+        assert!(message(f.meta().bool("z")).contains("expected a bool, found u32"));
+    }
+}

@@ -178,3 +178,134 @@ impl std::fmt::Debug for File {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::format::GgmlType;
+
+    type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+    /// Written by the gguf package of PyPI (tests/data/gguf/make.py), so these values come from outside.
+    const EVERY: &[u8] = include_bytes!("../../tests/data/gguf/every.gguf");
+
+    #[test]
+    fn metadata_of_every_type() -> Outcome {
+        let file = File::from_bytes(EVERY.to_vec())?;
+        let meta = file.meta();
+        assert_eq!((file.version(), meta.len(), file.tensors().len()), (3, 18, 15));
+        let scalars = [
+            ("general.architecture", Value::Str(b"every")),
+            ("t.u8", Value::U8(200)),
+            ("t.i8", Value::I8(-100)),
+            ("t.u16", Value::U16(60000)),
+            ("t.i16", Value::I16(-30000)),
+            ("t.u32", Value::U32(4_000_000_000)),
+            ("t.i32", Value::I32(-2_000_000_000)),
+            ("t.f32", Value::F32(1.5e-7)),
+            ("t.bool", Value::Bool(true)),
+            ("t.str", Value::Str("grüße, 世界".as_bytes())),
+            ("t.u64", Value::U64((1 << 63) + 11)),
+            ("t.i64", Value::I64(-(1 << 62) - 7)),
+            ("t.f64", Value::F64(-2.5e300)),
+        ];
+        assert!(meta.iter().take(scalars.len()).eq(scalars));
+        assert!(scalars.iter().all(|&(key, value)| meta.get(key) == Some(value)));
+        assert!(
+            meta.strings("t.strs")?
+                .is_some_and(|s| { s.eq([&b"a"[..], b"", b"long enough", "\u{2581}x".as_bytes()]) })
+        );
+        assert!(meta.i64s("t.ints")?.is_some_and(|v| v.eq([1, -2, 3])));
+        assert!(meta.f32s("t.floats")?.is_some_and(|v| v.eq([0.5, -0.25, 1e10])));
+        let bools = meta.get("t.bools");
+        let Some(Value::Array(bools)) = bools else { return Err("no array".into()) };
+        assert!(bools.iter().eq([true, false, true].map(Value::Bool)));
+        assert!(meta.i64s("t.bytes")?.is_some_and(|v| v.eq([0, 1, 255])));
+        Ok(())
+    }
+
+    #[test]
+    fn tensors_of_many_types() -> Outcome {
+        let file = File::from_bytes(EVERY.to_vec())?;
+        // Name, code, dimensions, offset and bytes as the package's own reader gives them.
+        let expected: [(&str, u32, &[u64], u64, u64); 15] = [
+            ("f32", 0, &[4, 3], 1248, 48),
+            ("f16", 1, &[5], 1312, 10),
+            ("i32", 26, &[3, 2, 1], 1344, 24),
+            ("f64", 28, &[3], 1376, 24),
+            ("bf16", 30, &[256, 2], 1408, 1024),
+            ("q4_0", 2, &[256, 2], 2432, 288),
+            ("q8_0", 8, &[256, 2], 2720, 544),
+            ("q5_1", 7, &[256, 2], 3264, 384),
+            ("q4_k", 12, &[256, 2], 3648, 288),
+            ("q6_k", 14, &[256, 2], 3936, 420),
+            ("q8_k", 15, &[256, 2], 4384, 584),
+            ("iq4_nl", 20, &[256, 2], 4992, 288),
+            ("iq2_xxs", 16, &[256, 2], 5280, 132),
+            ("tq1_0", 34, &[256, 2], 5440, 108),
+            ("mxfp4", 39, &[256, 2], 5568, 272),
+        ];
+        for (tensor, (name, code, dims, offset, bytes)) in file.tensors().iter().zip(expected) {
+            assert_eq!((tensor.name.as_str(), tensor.ty), (name, GgmlType(code)));
+            assert_eq!(&tensor.dims[..tensor.n_dims], dims);
+            assert_eq!((tensor.offset(), tensor.bytes()), (offset, Some(bytes)), "{name}");
+            assert_eq!(file.tensor(name), Some(tensor));
+            if dims.first() == Some(&256) {
+                let data = file.data(tensor)?;
+                assert!(data.iter().enumerate().all(|(i, &b)| b == (i as u32 * 7 + code) as u8), "{name}");
+            }
+        }
+        let f32s = file.data(&file.tensors()[0])?;
+        assert!(f32s.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).eq((0..12u8).map(f32::from)));
+        assert_eq!(file.tensor("f3"), None);
+        Ok(())
+    }
+
+    #[test]
+    fn version_2_reads_the_same() -> Outcome {
+        let mut bytes = EVERY.to_vec();
+        bytes[4] = 2;
+        let file = File::from_bytes(bytes)?;
+        assert_eq!((file.version(), file.tensors().len()), (2, 15));
+        Ok(())
+    }
+
+    #[test]
+    fn a_header_alone_lists_but_serves_no_data() -> Outcome {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("part.gguf");
+        std::fs::write(&path, &EVERY[..1300])?;
+        let error = File::open(&path).err().map(|e| e.to_string()).unwrap_or_default();
+        let expected =
+            "truncated: tensor mxfp4 ends at byte 5840 but the file has only 1300; an incomplete download?";
+        assert!(error.contains(expected), "{error}");
+
+        let file = File::open_header(&path)?;
+        assert_eq!((file.tensors().len(), file.size(), file.expected_size()), (15, 1300, 5840));
+        assert_eq!(file.header_size(), 1248);
+        let first = &file.tensors()[0];
+        assert!(matches!(file.data(first), Err(Error::HeaderOnly { .. })));
+        Ok(())
+    }
+
+    #[test]
+    fn an_unknown_type_is_refused_at_use_only() -> Outcome {
+        let name = b"q5_1";
+        let at = EVERY.windows(4).position(|w| w == name).ok_or("no q5_1")? + 4 + 4 + 2 * 8;
+        for (code, expected) in
+            [(200, "type 200 (code 200)"), (4, "Q4_2 (withdrawn)"), (5, "Q4_3"), (31, "Q4_0_4_4")]
+        {
+            let mut bytes = EVERY.to_vec();
+            bytes[at] = code;
+            let file = File::from_bytes(bytes)?;
+            let odd = file.tensor("q5_1").ok_or("not listed")?;
+            assert_eq!(odd.bytes(), None);
+            let error = file.data(odd).err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(error.contains("tensor q5_1") && error.contains(expected), "{error}");
+            // Those after it are where they were.
+            let next = file.tensor("q4_k").ok_or("not listed")?;
+            assert_eq!((next.offset(), file.data(next)?.len(), file.data(next)?[0]), (3648, 288, 12));
+        }
+        Ok(())
+    }
+}

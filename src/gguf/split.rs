@@ -172,3 +172,193 @@ fn prefix(path: &Path, claim: &Claim) -> Option<String> {
     let prefix = name.strip_suffix(&part_name("", claim.no, claim.count))?;
     Some(prefix.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::File;
+    use super::super::write::Writer;
+    use super::*;
+    use crate::kernel::format::GgmlType;
+
+    type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+    /// Part `no` of `count`, holding one tensor `t<no>` of four bytes `no`.
+    fn part(no: u32, count: u32, change: impl FnOnce(&mut Writer)) -> Vec<u8> {
+        let mut w = Writer::new();
+        w.u32(NO, no).u32(COUNT, count).value(TENSORS, super::super::Value::I32(3));
+        if no == 0 {
+            w.str(ARCHITECTURE, "llama").str("only", "here");
+        }
+        change(&mut w);
+        let written = w.tensor(&format!("t{no}"), &[4], GgmlType(24)).map(drop);
+        let bytes = written.and_then(|()| w.begin(Vec::new())).and_then(|mut data| {
+            data.tensor(&[no as u8; 4])?;
+            data.finish()
+        });
+        bytes.expect("a good part")
+    }
+
+    struct Set(tempfile::TempDir);
+
+    impl Set {
+        fn new() -> std::io::Result<Self> {
+            let set = Self(tempfile::tempdir()?);
+            for no in 0..3 {
+                set.put(no, &part(no, 3, |_| ()))?;
+            }
+            Ok(set)
+        }
+
+        fn path(&self, no: u32) -> PathBuf {
+            self.0.path().join(part_name("tiny", no.into(), 3))
+        }
+
+        fn put(&self, no: u32, bytes: &[u8]) -> std::io::Result<()> {
+            fs::write(self.path(no), bytes)
+        }
+
+        fn refused(&self, from: u32) -> String {
+            File::open(&self.path(from)).expect_err("the set must be refused").to_string()
+        }
+    }
+
+    #[test]
+    fn opens_from_any_part() -> Outcome {
+        let set = Set::new()?;
+        for from in 0..3 {
+            let file = File::open(&set.path(from))?;
+            assert_eq!(file.path(), set.path(0));
+            assert_eq!(file.parts().collect::<Vec<_>>(), [set.path(0), set.path(1), set.path(2)]);
+            assert_eq!(file.meta().str("only")?, Some("here"));
+            assert_eq!(
+                file.tensors().iter().map(|t| t.name.as_str()).collect::<Vec<_>>(),
+                ["t0", "t1", "t2"]
+            );
+            for no in 0..3 {
+                let tensor = file.tensor(&format!("t{no}")).ok_or("no tensor")?;
+                assert_eq!(file.data(tensor)?, [no as u8; 4]);
+                assert_eq!(tensor.part(), no);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn missing_parts_are_listed() -> Outcome {
+        let set = Set::new()?;
+        fs::remove_file(set.path(0))?;
+        fs::remove_file(set.path(2))?;
+        let text = set.refused(1);
+        for no in [0, 2] {
+            let expected =
+                format!("missing or unreadable split GGUF part {}/3: {}", no + 1, set.path(no).display());
+            assert!(text.contains(&expected), "{text}");
+        }
+        let header = File::open_header(&set.path(1))?;
+        assert_eq!(header.missing(), [set.path(0), set.path(2)]);
+        assert_eq!(header.tensors().len(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn parts_must_be_what_they_say() -> Outcome {
+        let set = Set::new()?;
+        let second = fs::read(set.path(1))?;
+        for (bad, expected) in [
+            (part(2, 3, |_| ()), "split.no is 2, expected 1"),
+            (part(1, 4, |_| ()), "split.count is 4, expected 3"),
+            (
+                part(1, 3, |w| drop(w.str(ARCHITECTURE, "qwen2"))),
+                "general.architecture is qwen2, expected llama",
+            ),
+            (part(1, 3, |w| drop(w.u32("general.alignment", 64))), "general.alignment is 64, expected 32"),
+            ([b"GGUF", &[2, 0, 0, 0][..], &second[8..]].concat(), "the GGUF version is 2, expected 3"),
+            (second[..second.len() - 1].to_vec(), "truncated: tensor t1"),
+            (b"<!DOCTYPE html>".to_vec(), "HTML"),
+        ] {
+            set.put(1, &bad)?;
+            let text = set.refused(0);
+            assert!(text.contains(expected) && text.contains("tiny-00002-of-00003.gguf"), "{text}");
+        }
+        set.put(1, &part(1, 3, |w| drop(w.str(ARCHITECTURE, "llama"))))?;
+        File::open(&set.path(0))?;
+        Ok(())
+    }
+
+    #[test]
+    fn tensors_are_counted_and_unique_across_parts() -> Outcome {
+        let set = Set::new()?;
+        let mut w = Writer::new();
+        w.u32(NO, 1).u32(COUNT, 3).u32(TENSORS, 3);
+        w.tensor("t0", &[4], GgmlType(24))?;
+        let mut data = w.begin(Vec::new())?;
+        data.tensor(&[0; 4])?;
+        set.put(1, &data.finish()?)?;
+        assert!(set.refused(0).contains("tensor t0 occurs twice"));
+
+        let mut w = Writer::new();
+        w.u32(NO, 1).u32(COUNT, 3).u32(TENSORS, 3);
+        set.put(1, &w.begin(Vec::new())?.finish()?)?;
+        assert!(set.refused(0).contains("split.tensors.count is 3, expected 2"), "{}", set.refused(0));
+        Ok(())
+    }
+
+    #[test]
+    fn names_that_do_not_lead_to_the_other_parts() -> Outcome {
+        let set = Set::new()?;
+        let dir = set.0.path();
+        let cat: Vec<u8> = (0..3).flat_map(|no| part(no, 3, |_| ())).collect();
+        for (name, bytes) in [("joined.gguf", cat), ("tiny-00001-of-00003.gguf", part(1, 3, |_| ()))] {
+            fs::write(dir.join(name), bytes)?;
+            let text = File::open(&dir.join(name)).err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(text.contains("does not follow <prefix>-00001-of-000NN.gguf"), "{name}: {text}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn names_do_not_make_a_set() -> Outcome {
+        let dir = tempfile::tempdir()?;
+        let alone = |count: Option<u32>| -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+            let mut w = Writer::new();
+            if let Some(count) = count {
+                w.u32(COUNT, count);
+            }
+            Ok(w.begin(Vec::new())?.finish()?)
+        };
+        for (name, count) in [
+            ("m-00001-of-00001.gguf", Some(1)),
+            ("m-00001-of-00003.gguf", None),
+            ("best-of-breed.gguf", None),
+            ("zero.gguf", Some(0)),
+        ] {
+            fs::write(dir.path().join(name), alone(count)?)?;
+            assert_eq!(File::open(&dir.path().join(name))?.parts().len(), 1, "{name}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn impossible_numbers() -> Outcome {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("tiny-00001-of-00003.gguf");
+        for (no, count, tensors, expected) in [
+            (3, 3, Some(3), "split.no is 3"),
+            (0, 20_000, Some(3), "split.count is 20000"),
+            (0, 3, Some(200_000), "split.tensors.count is 200000"),
+            (0, 3, None, "without split.tensors.count"),
+        ] {
+            let mut w = Writer::new();
+            w.u32(NO, no).u32(COUNT, count);
+            if let Some(tensors) = tensors {
+                w.u32(TENSORS, tensors);
+            }
+            fs::write(&path, w.begin(Vec::new())?.finish()?)?;
+            let text = File::open(&path).err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(text.contains(expected), "{text}");
+        }
+        Ok(())
+    }
+}

@@ -284,3 +284,78 @@ fn put_str(out: &mut Vec<u8>, s: &[u8]) {
     out.extend((s.len() as u64).to_le_bytes());
     out.extend(s);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::File;
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() -> Result<(), Box<dyn std::error::Error>> {
+        for alignment in [8, 32, 64, 4096] {
+            let mut writer = Writer::new();
+            writer.u32("general.alignment", alignment).str("name", "x");
+            writer.tensor("a", &[3], GgmlType::F32)?.tensor("b", &[32, 2], GgmlType::Q8_0)?;
+            let (a, b) = (vec![1; 12], vec![2; 68]);
+            let mut data = writer.begin(Vec::new())?;
+            data.tensor(&a)?.tensor(&b)?;
+            let file = File::from_bytes(data.finish()?)?;
+            assert_eq!((file.version(), file.alignment()), (3, alignment.into()));
+            let tensor = |name: &str| file.tensor(name).expect("it was written");
+            assert_eq!(file.data(tensor("a"))?, a);
+            assert_eq!(file.data(tensor("b"))?, b);
+            assert_eq!(tensor("b").offset() % u64::from(alignment), 0);
+            // No padding after the last tensor.
+            assert_eq!(file.size(), tensor("b").offset() + 68);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn copies_values_bit_for_bit() -> Result<(), Box<dyn std::error::Error>> {
+        let every = include_bytes!("../../tests/data/gguf/every.gguf");
+        let source = File::from_bytes(every.to_vec())?;
+        let mut writer = Writer::new();
+        for (key, value) in source.meta().iter() {
+            writer.value(key, value);
+        }
+        for t in source.tensors() {
+            writer.tensor(&t.name, &t.dims[..t.n_dims], t.ty)?;
+        }
+        let mut data = writer.begin(Vec::new())?;
+        for t in source.tensors() {
+            data.tensor(source.data(t)?)?;
+        }
+        // The other writer also pads the last tensor.
+        let bytes = data.finish()?;
+        assert!(bytes == every[..bytes.len()]);
+        assert_eq!(every.len(), bytes.len().next_multiple_of(32));
+        Ok(())
+    }
+
+    #[test]
+    fn refuses_what_would_not_load() {
+        let twice = {
+            let mut w = Writer::new();
+            w.u32("k", 1).u32("k", 2);
+            w.begin(Vec::new())
+        };
+        assert!(matches!(twice, Err(WriteError::DuplicateKey(_))));
+        for alignment in [0, 4, 24, 1 << 21] {
+            let mut w = Writer::new();
+            w.u32("general.alignment", alignment);
+            assert!(matches!(w.begin(Vec::new()), Err(WriteError::Alignment(_))), "{alignment}");
+        }
+        let mut w = Writer::new();
+        assert!(matches!(w.tensor("t", &[31], GgmlType::Q8_0), Err(WriteError::Layout { .. })));
+        assert!(matches!(w.tensor("t", &[], GgmlType::F32), Err(WriteError::Layout { .. })));
+        assert!(matches!(w.tensor("t", &[1; 5], GgmlType::F32), Err(WriteError::Layout { .. })));
+        assert!(matches!(w.tensor("t", &[1 << 40, 1 << 40], GgmlType::F32), Err(WriteError::Layout { .. })));
+        assert!(matches!(w.tensor("t", &[1], GgmlType(200)), Err(WriteError::Layout { .. })));
+        assert!(w.tensor("t", &[2], GgmlType::F32).is_ok());
+        assert!(matches!(w.tensor("t", &[2], GgmlType::F32), Err(WriteError::DuplicateTensor(_))));
+        let mut data = w.begin(Vec::new()).expect("a good header");
+        assert!(matches!(data.tensor(&[0; 7]), Err(WriteError::Size { given: 7, size: 8, .. })));
+        assert!(matches!(data.finish(), Err(WriteError::Count { given: 0, expected: 1 })));
+    }
+}
