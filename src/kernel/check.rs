@@ -65,10 +65,13 @@ fn activations(n: usize, tokens: usize) -> Vec<f32> {
         .collect()
 }
 
+/// Block size, codes, scales, sums of 16.
+type Quantised = (ActBlock, Vec<i8>, Vec<f32>, Vec<i16>);
+
 struct Acts {
     f32: Vec<f32>,
     n: usize,
-    q: Vec<(ActBlock, Vec<i8>, Vec<f32>, Vec<i16>)>,
+    q: Vec<Quantised>,
 }
 
 impl Acts {
@@ -76,9 +79,12 @@ impl Acts {
         let f32 = activations(n, tokens);
         let mut q = Vec::new();
         for block in [ActBlock::B32, ActBlock::B256] {
-            if n.is_multiple_of(block.len()) {
-                let (mut c, mut d, mut s) =
-                    (vec![0; n * tokens], vec![0.0; n * tokens / block.len()], vec![0; n * tokens / SUM]);
+            if n.is_multiple_of(block.elements()) {
+                let (mut c, mut d, mut s) = (
+                    vec![0; n * tokens],
+                    vec![0.0; n * tokens / block.elements()],
+                    vec![0; n * tokens / SUM],
+                );
                 crate::simd!(Isa::Scalar, v => quantize(v, block, &f32, &mut c, &mut d, &mut s));
                 q.push((block, c, d, s));
             }
@@ -157,7 +163,7 @@ fn one_token_of_many_has_the_bits_it_has_alone() {
                 let cut = |v: &[f32]| v[t * n..][..n].to_vec();
                 let mut q = Vec::new();
                 for (b, c, d, s) in &acts.q {
-                    let (nb, ns) = (n / b.len(), n / SUM);
+                    let (nb, ns) = (n / b.elements(), n / SUM);
                     q.push((
                         *b,
                         c[t * n..][..n].to_vec(),
@@ -183,7 +189,7 @@ fn the_scalar_product_means_the_decoded_weights() {
         let Dot::Q8(q8) = &format.dot else { continue };
         let bytes = blocks(format);
         let block = format.geometry().block;
-        let n = q8.block.len().max(block);
+        let n = q8.block.elements().max(block);
         let row_bytes = format.geometry().row_bytes(n).expect("whole blocks");
         let acts = Acts::new(n, 1);
         let input = acts.input();
@@ -198,7 +204,7 @@ fn the_scalar_product_means_the_decoded_weights() {
                 .codes
                 .iter()
                 .enumerate()
-                .map(|(i, &c)| f64::from(c) * f64::from(x.scales[i / q8.block.len()]));
+                .map(|(i, &c)| f64::from(c) * f64::from(x.scales[i / q8.block.elements()]));
             let products: Vec<f64> = xs.zip(&w).map(|(x, &w)| x * f64::from(w)).collect();
             let (want, size) = (products.iter().sum::<f64>(), products.iter().map(|p| p.abs()).sum::<f64>());
             let got = f64::from((q8.scalar)(row, x));

@@ -6,6 +6,7 @@
 
 mod geometry;
 mod q4_0;
+mod q4_k;
 
 pub mod drive;
 
@@ -63,7 +64,7 @@ pub enum ActBlock {
 
 impl ActBlock {
     /// The number of elements.
-    pub const fn len(self) -> usize {
+    pub const fn elements(self) -> usize {
         match self {
             Self::B32 => 32,
             Self::B256 => 256,
@@ -72,7 +73,7 @@ impl ActBlock {
 }
 
 /// Every format that runs.
-static FORMATS: &[&Format] = &[&q4_0::FORMAT];
+static FORMATS: &[&Format] = &[&q4_0::FORMAT, &q4_k::FORMAT];
 
 /// Every format that runs, in the order of the codes.
 pub fn all() -> impl Iterator<Item = &'static Format> {

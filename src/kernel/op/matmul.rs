@@ -61,7 +61,8 @@ pub fn matmul(
                 ActBlock::B32 => &x.b32,
                 ActBlock::B256 => &x.b256,
             };
-            let form = form.as_ref().unwrap_or_else(|| panic!("activations in blocks of {}", q8.block.len()));
+            let form =
+                form.as_ref().unwrap_or_else(|| panic!("activations in blocks of {}", q8.block.elements()));
             q8.run(isa, w, form, out, &mut scratch.tile);
         }
         _ => {

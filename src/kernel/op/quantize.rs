@@ -52,7 +52,7 @@ impl<'a> Q8<'a> {
     /// Token `t`.
     #[inline]
     pub fn row(&self, t: usize) -> Q8Row<'a> {
-        let (blocks, sums) = (self.n / self.block.len(), self.n / SUM);
+        let (blocks, sums) = (self.n / self.block.elements(), self.n / SUM);
         Q8Row {
             codes: &self.codes[t * self.n..][..self.n],
             scales: &self.scales[t * blocks..][..blocks],
@@ -72,7 +72,7 @@ pub fn quantize<S: Simd>(
     scales: &mut [f32],
     sums: &mut [i16],
 ) -> bool {
-    let n = block.len();
+    let n = block.elements();
     let mut finite = true;
     let blocks = x.chunks_exact(n).zip(codes.chunks_exact_mut(n)).zip(sums.chunks_exact_mut(n / SUM));
     for (((x, codes), sums), scale) in blocks.zip(scales) {
@@ -124,7 +124,7 @@ mod tests {
 
     fn run(isa: Isa, block: ActBlock, x: &[f32]) -> (bool, Vec<i8>, Vec<f32>, Vec<i16>) {
         let n = x.len();
-        let (mut c, mut d, mut s) = (vec![9i8; n], vec![9.0; n / block.len()], vec![9i16; n / SUM]);
+        let (mut c, mut d, mut s) = (vec![9i8; n], vec![9.0; n / block.elements()], vec![9i16; n / SUM]);
         let ok = crate::simd!(isa, v => quantize(v, block, x, &mut c, &mut d, &mut s));
         (ok, c, d, s)
     }
@@ -148,7 +148,7 @@ mod tests {
     fn scales_stay_in_range_and_bad_input_is_reported() {
         for isa in Isa::all() {
             for block in [ActBlock::B32, ActBlock::B256] {
-                let n = block.len();
+                let n = block.elements();
                 let fill = |v: f32| run(isa, block, &vec![v; n]);
                 assert_eq!(fill(0.0), (true, vec![0; n], vec![0.0], vec![0; n / 16]));
                 assert_eq!(fill(1e-19).2, [0.0]);

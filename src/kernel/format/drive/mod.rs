@@ -19,13 +19,13 @@ pub type Avx2Kernel = fn(crate::kernel::isa::Avx2, Matrix<'_>, &Q8<'_>, &mut Col
 pub struct Tile {
     /// Codes, interleaved: for every 4 elements, 4 bytes of each of the rows.
     pub codes: Vec<[u8; 32]>,
-    /// Integer scales of sub-blocks, in pairs for `madd`.
-    pub scales: Vec<[i16; 16]>,
-    /// Integer minimums (or what corrects an offset) of pairs of sub-blocks.
-    pub mins: Vec<[i16; 16]>,
-    /// f32 scales of blocks, a lane a row: factors, then minimums where the format has them.
+    /// Integer scales of sub-blocks as i16, a row's scale in both halves of its lane.
+    pub scales: Vec<[u8; 32]>,
+    /// Integer minimums of two neighbouring sub-blocks as i16, side by side in the row's lane.
+    pub mins: Vec<[u8; 32]>,
+    /// f32 scales of blocks, a lane a row.
     pub factors: Vec<[f32; 8]>,
-    /// f32 factors of the minimums.
+    /// f32 scales of the minimums.
     pub min_factors: Vec<[f32; 8]>,
 }
 

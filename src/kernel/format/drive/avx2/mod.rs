@@ -4,6 +4,7 @@
 //! asks, and no horizontal sum of floats is ever needed.
 #![allow(unsafe_code, reason = "calls CPU intrinsics under the proof of an Avx2 token")]
 
+pub mod block256;
 pub mod block32;
 pub mod read;
 

@@ -39,3 +39,21 @@ pub fn f16_lanes<const B: usize>(_isa: Avx2, blocks: [&[u8; B]; 8], at: usize) -
     // SAFETY: the token proves the features.
     unsafe { _mm256_cvtph_ps(_mm_set_epi16(h(7), h(6), h(5), h(4), h(3), h(2), h(1), h(0))) }
 }
+
+/// The 8 scales and 8 minimums of 6 bits that Q4_K and Q5_K pack into 12 bytes at `at` (see `q4_k`), as i16, each set
+/// in both halves of its vector.
+#[inline(always)]
+pub fn scales_mins_6bit<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) -> (__m256i, __m256i) {
+    const LOW6: u32 = 0x3f3f_3f3f;
+    let word = |i: usize| u32::from_le_bytes(*bytes(block, at + 4 * i));
+    let (s, m, high) = (word(0), word(1), word(2));
+    // Four bytes at a time: the first four scales and minimums, then the last four, whose top bits are in s and m.
+    let scales = u64::from(s & LOW6) | (u64::from((high & 0x0f0f_0f0f) | ((s >> 2) & 0x3030_3030)) << 32);
+    let mins =
+        u64::from(m & LOW6) | (u64::from(((high >> 4) & 0x0f0f_0f0f) | ((m >> 2) & 0x3030_3030)) << 32);
+    // SAFETY: the token proves the features.
+    unsafe {
+        let both = _mm256_cvtepu8_epi16(_mm_set_epi64x(mins as i64, scales as i64));
+        (_mm256_permute4x64_epi64::<0b01_00_01_00>(both), _mm256_permute4x64_epi64::<0b11_10_11_10>(both))
+    }
+}

@@ -1,0 +1,304 @@
+//! Formats of 256-element blocks whose sub-blocks of 16 or 32 have integer scales (and perhaps minimums).
+
+use super::{
+    LANES, TILE_FROM, TOKENS, load, load_f32, pairs, prefetch_next, store, store_f32, sums, transpose,
+    unsigned,
+};
+use crate::kernel::format::Matrix;
+use crate::kernel::format::drive::Tile;
+use crate::kernel::isa::Avx2;
+use crate::kernel::op::quantize::{Q8, Q8Row};
+use crate::kernel::par::Cols;
+use std::arch::x86_64::*;
+
+/// How AVX2 reads a format's blocks.
+pub trait Block256: 'static {
+    /// The bytes of a block.
+    type Bytes: 'static;
+    /// Whether [`codes`](Self::codes) are signed; unsigned ones must be below 64.
+    const SIGNED: bool;
+    /// What is subtracted from an unsigned code: a power of two, or 0.
+    const OFFSET: i32;
+    /// The largest unsigned code.
+    const MAX: i32;
+    /// Elements in a sub-block: 16 or 32.
+    const SUB: usize;
+    /// Whether sub-blocks have minimums.
+    const MINS: bool;
+
+    /// The blocks of a row.
+    fn blocks(row: &[u8]) -> &[Self::Bytes];
+    /// The codes of elements `32 * j .. 32 * j + 32` in order; `j` is in `0..8`.
+    fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i;
+    /// The integer scales as i16: lane `k` of the low half is that of elements `32 * k ..`, lane `k` of the high half
+    /// that of elements `32 * k + 16 ..`.
+    fn scales(isa: Avx2, block: &Self::Bytes) -> __m256i;
+    /// The integer minimums, arranged like the scales; only called if [`MINS`](Self::MINS).
+    fn mins(isa: Avx2, block: &Self::Bytes) -> __m256i {
+        Self::scales(isa, block)
+    }
+    /// The f32 scales of eight rows' blocks.
+    fn d(isa: Avx2, blocks: [&Self::Bytes; LANES]) -> __m256;
+    /// The f32 scales of the minimums (subtracted); only called if [`MINS`](Self::MINS).
+    fn dmin(isa: Avx2, blocks: [&Self::Bytes; LANES]) -> __m256 {
+        Self::d(isa, blocks)
+    }
+}
+
+/// The product under the contract for the rows in `out.range()`.
+pub fn matmul<B: Block256>(isa: Avx2, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
+    if x.tokens() < TILE_FROM {
+        for t in 0..x.tokens() {
+            let range = out.range();
+            // SAFETY: the token proves the features.
+            unsafe { one::<B>(isa, &w, x.row(t), range.start, out.row(t)) }
+        }
+    } else {
+        // SAFETY: the token proves the features.
+        unsafe { many::<B>(isa, &w, x, out, tile) }
+    }
+}
+
+/// Whether sums of activation codes are needed: for minimums, or to take an offset back.
+const fn needs_sums<B: Block256>() -> bool {
+    B::MINS || B::OFFSET != 0
+}
+
+/// One block step of eight rows. `corr` is `sum over sub-blocks of (minimum or scale) * (sum of activation codes)`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn accumulate<B: Block256>(
+    acc: __m256,
+    isum: __m256i,
+    corr: __m256i,
+    d: __m256,
+    dmin: __m256,
+    xs: __m256,
+) -> __m256 {
+    let isum = match B::OFFSET {
+        0 => isum,
+        offset => {
+            let shift = _mm_cvtsi32_si128(offset.trailing_zeros() as i32);
+            _mm256_sub_epi32(isum, _mm256_sll_epi32(corr, shift))
+        }
+    };
+    let acc = _mm256_add_ps(acc, _mm256_mul_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(d, xs)));
+    if B::MINS {
+        _mm256_sub_ps(acc, _mm256_mul_ps(_mm256_cvtepi32_ps(corr), _mm256_mul_ps(dmin, xs)))
+    } else {
+        acc
+    }
+}
+
+/// A block's sums of 16 activation codes, arranged like [`Block256::scales`].
+#[inline]
+#[target_feature(enable = "avx2")]
+fn arranged_sums(sums: &[i16; 16]) -> __m256i {
+    // SAFETY: 32 readable bytes; the instruction takes any alignment.
+    let natural = unsafe { _mm256_loadu_si256(sums.as_ptr().cast()) };
+    let split = _mm256_setr_epi8(
+        0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11,
+        14, 15,
+    );
+    _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_shuffle_epi8(natural, split))
+}
+
+/// One token: weights are read once, where they lie.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn one<B: Block256>(isa: Avx2, w: &Matrix<'_>, x: Q8Row<'_>, first_row: usize, out: &mut [f32]) {
+    let (xs, _) = unsigned(x.codes).as_chunks::<256>();
+    let (xsums, _) = x.sums.as_chunks::<16>();
+    for (group, out) in out.chunks_mut(LANES).enumerate() {
+        let first = first_row + group * LANES;
+        let rows = super::lanes(w, first, B::blocks);
+        assert!(rows.iter().all(|r| r.len() == xs.len()));
+        let mut acc = _mm256_setzero_ps();
+        for (b, ((xq, xsums), &x_scale)) in xs.iter().zip(xsums).zip(x.scales).enumerate() {
+            prefetch_next(w, first, b, size_of::<B::Bytes>());
+            // SAFETY: every row has as many blocks as `xs`, asserted above.
+            let blocks: [&B::Bytes; LANES] = std::array::from_fn(|i| unsafe { rows[i].get_unchecked(b) });
+            let xsums = arranged_sums(xsums);
+            let (xq, _) = xq.as_chunks::<32>();
+            let mut isum = [_mm256_setzero_si256(); LANES];
+            let mut corr = [_mm256_setzero_si256(); LANES];
+            for (i, block) in blocks.into_iter().enumerate() {
+                let scales = B::scales(isa, block);
+                for (j, xq) in xq.iter().enumerate() {
+                    let p = pairs(B::SIGNED, B::codes(isa, block, j), load(xq));
+                    // Bytes 2j and 2j+1 of each half, repeated: the i16 scale of this half of the 32 elements.
+                    let pick = _mm256_set1_epi16(((2 * j) | ((2 * j + 1) << 8)) as i16);
+                    isum[i] =
+                        _mm256_add_epi32(isum[i], _mm256_madd_epi16(p, _mm256_shuffle_epi8(scales, pick)));
+                }
+                if needs_sums::<B>() {
+                    let by = if B::MINS { B::mins(isa, block) } else { scales };
+                    corr[i] = _mm256_madd_epi16(by, xsums);
+                }
+            }
+            let corr = if needs_sums::<B>() { sums(corr) } else { _mm256_setzero_si256() };
+            let dmin = if B::MINS { B::dmin(isa, blocks) } else { _mm256_setzero_ps() };
+            acc = accumulate::<B>(acc, sums(isum), corr, B::d(isa, blocks), dmin, _mm256_set1_ps(x_scale));
+        }
+        let mut lanes = [0.0; LANES];
+        store_f32(acc, &mut lanes);
+        out.copy_from_slice(&lanes[..out.len()]);
+    }
+}
+
+/// Eight rows' i16 values (arranged like [`Block256::scales`]) as eight vectors: in vector `k`, lane `r`, the values
+/// of row `r` for elements `32 * k ..` and `32 * k + 16 ..`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn by_pair(rows: [__m256i; LANES]) -> [__m256i; LANES] {
+    let mut pairs = rows;
+    for v in &mut pairs {
+        let (lo, hi) = (_mm256_castsi256_si128(*v), _mm256_extracti128_si256::<1>(*v));
+        *v = _mm256_set_m128i(_mm_unpackhi_epi16(lo, hi), _mm_unpacklo_epi16(lo, hi));
+    }
+    transpose(pairs)
+}
+
+/// Many tokens: eight rows are unpacked and interleaved once, then used for every token.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn many<B: Block256>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
+    let n_blocks = x.n / 256;
+    let subs = 256 / B::SUB;
+    tile.codes.resize(n_blocks * 64, [0; 32]);
+    tile.scales.resize(n_blocks * subs, [0; 32]);
+    tile.mins.resize(if needs_sums::<B>() { n_blocks * 8 } else { 0 }, [0; 32]);
+    tile.factors.resize(n_blocks, [0.0; 8]);
+    tile.min_factors.resize(if B::MINS { n_blocks } else { 0 }, [0.0; 8]);
+    let range = out.range();
+    for first in range.clone().step_by(LANES) {
+        let rows = super::lanes(w, first, B::blocks);
+        for b in 0..n_blocks {
+            let blocks: [&B::Bytes; LANES] = std::array::from_fn(|i| &rows[i][b]);
+            for j in 0..8 {
+                let mut codes = [_mm256_setzero_si256(); LANES];
+                for (codes, block) in codes.iter_mut().zip(blocks) {
+                    *codes = B::codes(isa, block, j);
+                }
+                for (to, v) in tile.codes[b * 64 + j * 8..][..8].iter_mut().zip(transpose(codes)) {
+                    store(v, to);
+                }
+            }
+            let mut scales = [_mm256_setzero_si256(); LANES];
+            for (scales, block) in scales.iter_mut().zip(blocks) {
+                *scales = B::scales(isa, block);
+            }
+            let scales = by_pair(scales);
+            for (k, &v) in scales.iter().enumerate() {
+                let low = _mm256_blend_epi16::<0xaa>(v, _mm256_slli_epi32::<16>(v));
+                let high = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(v), v);
+                if B::SUB == 32 {
+                    store(low, &mut tile.scales[b * 8 + k]);
+                } else {
+                    store(low, &mut tile.scales[b * 16 + 2 * k]);
+                    store(high, &mut tile.scales[b * 16 + 2 * k + 1]);
+                }
+            }
+            if needs_sums::<B>() {
+                let mins = if B::MINS {
+                    let mut mins = [_mm256_setzero_si256(); LANES];
+                    for (mins, block) in mins.iter_mut().zip(blocks) {
+                        *mins = B::mins(isa, block);
+                    }
+                    by_pair(mins)
+                } else {
+                    scales
+                };
+                for (to, v) in tile.mins[b * 8..][..8].iter_mut().zip(mins) {
+                    store(v, to);
+                }
+            }
+            store_f32(B::d(isa, blocks), &mut tile.factors[b]);
+            if B::MINS {
+                store_f32(B::dmin(isa, blocks), &mut tile.min_factors[b]);
+            }
+        }
+        let at = first - range.start;
+        let width = LANES.min(range.end - first);
+        let mut t = 0;
+        while t < x.tokens() {
+            let take = (x.tokens() - t).min(TOKENS);
+            let acc: [__m256; TOKENS] = match take {
+                4 => tokens::<B, 4>(tile, x, t),
+                3 => tokens::<B, 3>(tile, x, t),
+                2 => tokens::<B, 2>(tile, x, t),
+                _ => tokens::<B, 1>(tile, x, t),
+            };
+            for (i, acc) in acc.into_iter().enumerate().take(take) {
+                let mut lanes = [0.0; LANES];
+                store_f32(acc, &mut lanes);
+                out.row(t + i)[at..at + width].copy_from_slice(&lanes[..width]);
+            }
+            t += take;
+        }
+    }
+}
+
+/// How many i16 sums of pairs can be added before they must be widened: within a sub-block, a power of two.
+const fn run<B: Block256>() -> usize {
+    let mut run = if B::SIGNED { 1 } else { B::SUB / 4 };
+    while run > 1 && B::MAX * 127 * 2 * run as i32 > i16::MAX as i32 {
+        run /= 2;
+    }
+    run
+}
+
+/// `T` tokens from `t` on by the eight rows of the tile.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn tokens<B: Block256, const T: usize>(tile: &Tile, x: &Q8<'_>, t: usize) -> [__m256; TOKENS] {
+    let x: [Q8Row<'_>; T] = std::array::from_fn(|i| x.row(t + i));
+    let codes: [&[[u8; 256]]; T] = std::array::from_fn(|i| unsigned(x[i].codes).as_chunks::<256>().0);
+    let xsums: [&[[i16; 16]]; T] = std::array::from_fn(|i| x[i].sums.as_chunks::<16>().0);
+    let n = tile.factors.len();
+    assert!(codes.iter().all(|c| c.len() == n) && xsums.iter().all(|s| s.len() == n));
+    assert!(x.iter().all(|x| x.scales.len() == n));
+    let subs = 256 / B::SUB;
+    let mut acc = [_mm256_setzero_ps(); TOKENS];
+    let (tile_codes, _) = tile.codes.as_chunks::<64>();
+    for (b, w) in tile_codes.iter().enumerate() {
+        // SAFETY: `b < n`, and all of these have `n` elements, asserted above.
+        let (xq, xs): ([&[u8; 256]; T], [&[i16; 16]; T]) = unsafe {
+            (
+                std::array::from_fn(|i| codes[i].get_unchecked(b)),
+                std::array::from_fn(|i| xsums[i].get_unchecked(b)),
+            )
+        };
+        let scales = &tile.scales[b * subs..][..subs];
+        let mut isum = [_mm256_setzero_si256(); T];
+        for g0 in (0..64).step_by(run::<B>()) {
+            let mut narrow = [_mm256_setzero_si256(); T];
+            for g in g0..g0 + run::<B>() {
+                let w = load(&w[g]);
+                for i in 0..T {
+                    let four = [xq[i][4 * g], xq[i][4 * g + 1], xq[i][4 * g + 2], xq[i][4 * g + 3]];
+                    let p = pairs(B::SIGNED, w, _mm256_set1_epi32(i32::from_le_bytes(four)));
+                    narrow[i] = if g == g0 { p } else { _mm256_add_epi16(narrow[i], p) };
+                }
+            }
+            let scale = load(&scales[g0 * 4 / B::SUB]);
+            for i in 0..T {
+                isum[i] = _mm256_add_epi32(isum[i], _mm256_madd_epi16(narrow[i], scale));
+            }
+        }
+        let mut corr = [_mm256_setzero_si256(); T];
+        if needs_sums::<B>() {
+            for (k, m) in tile.mins[b * 8..][..8].iter().enumerate() {
+                let m = load(m);
+                for i in 0..T {
+                    let two = i32::from(xs[i][2 * k] as u16) | (i32::from(xs[i][2 * k + 1]) << 16);
+                    corr[i] = _mm256_add_epi32(corr[i], _mm256_madd_epi16(m, _mm256_set1_epi32(two)));
+                }
+            }
+        }
+        let d = load_f32(&tile.factors[b]);
+        let dmin = if B::MINS { load_f32(&tile.min_factors[b]) } else { _mm256_setzero_ps() };
+        for i in 0..T {
+            acc[i] = accumulate::<B>(acc[i], isum[i], corr[i], d, dmin, _mm256_set1_ps(x[i].scales[b]));
+        }
+    }
+    acc
+}
