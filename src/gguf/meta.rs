@@ -325,14 +325,15 @@ impl Meta {
             check_value(cursor, key, ty)?;
             entries.push(Entry { key: key_end - key.len()..key_end, ty, value: start..cursor.at() });
         }
-        let meta = Self { map: Arc::clone(map), by_key: Vec::new(), entries };
+        // By bytes, which is the order of the strings too, without asking again whether they are UTF-8.
+        let bytes: &[u8] = map;
+        let key = |i: &u32| &bytes[entries[*i as usize].key.clone()];
         let mut by_key: Vec<u32> = (0..n as u32).collect();
-        by_key.sort_unstable_by_key(|&i| meta.key(&meta.entries[i as usize]));
-        let keys = by_key.iter().map(|&i| meta.key(&meta.entries[i as usize]));
-        if let Some((key, _)) = keys.clone().zip(keys.skip(1)).find(|(a, b)| a == b) {
-            return Err(Fault::DuplicateKey { key: printable(key.as_bytes()) });
+        by_key.sort_unstable_by(|a, b| key(a).cmp(key(b)));
+        if let Some(pair) = by_key.windows(2).find(|pair| key(&pair[0]) == key(&pair[1])) {
+            return Err(Fault::DuplicateKey { key: printable(key(&pair[0])) });
         }
-        Ok(Self { by_key, ..meta })
+        Ok(Self { map: Arc::clone(map), entries, by_key })
     }
 
     fn key(&self, entry: &Entry) -> &str {
@@ -361,7 +362,9 @@ impl Meta {
 
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<Value<'_>> {
-        let at = self.by_key.binary_search_by_key(&key, |&i| self.key(&self.entries[i as usize])).ok()?;
+        let bytes: &[u8] = &self.map;
+        let of = |i: &u32| &bytes[self.entries[*i as usize].key.clone()];
+        let at = self.by_key.binary_search_by(|i| of(i).cmp(key.as_bytes())).ok()?;
         self.value(&self.entries[self.by_key[at] as usize])
     }
 
@@ -530,7 +533,7 @@ mod tests {
     use super::super::write::{WriteError, Writer};
     use super::*;
 
-    fn file(fill: impl FnOnce(&mut Writer)) -> File {
+    fn file(fill: impl FnOnce(&mut Writer) -> &mut Writer) -> File {
         let mut writer = Writer::new();
         fill(&mut writer);
         let bytes = writer.begin(Vec::new()).and_then(|w| w.finish());
@@ -557,7 +560,7 @@ mod tests {
             Value::I64(7),
         ];
         for value in good {
-            let file = file(|w| drop(w.value("n", value)));
+            let file = file(|w| w.value("n", value));
             assert_eq!(file.meta().u64("n").ok(), Some(Some(7)), "{value:?}");
             assert_eq!(file.meta().u32("n").ok(), Some(Some(7)), "{value:?}");
         }
@@ -568,10 +571,10 @@ mod tests {
             (Value::Str(b"7"), "found string"),
             (Value::Bool(true), "found bool"),
         ] {
-            let text = message(file(|w| drop(w.value("n", value))).meta().u64("n"));
+            let text = message(file(|w| w.value("n", value)).meta().u64("n"));
             assert!(text.contains("key n:") && text.contains(found), "{text}");
         }
-        let big = file(|w| drop(w.value("n", Value::U64(1 << 32))));
+        let big = file(|w| w.value("n", Value::U64(1 << 32)));
         assert_eq!(big.meta().u64("n").ok(), Some(Some(1 << 32)));
         assert!(message(big.meta().u32("n")).contains("found 4294967296"));
         assert_eq!(big.meta().u64("absent").ok(), Some(None));
@@ -581,10 +584,10 @@ mod tests {
     fn numbers_must_be_finite() {
         for (value, number) in [(Value::F32(0.5), 0.5), (Value::F64(-0.25), -0.25), (Value::U32(10000), 1e4)]
         {
-            assert_eq!(file(|w| drop(w.value("x", value))).meta().f32("x").ok(), Some(Some(number)));
+            assert_eq!(file(|w| w.value("x", value)).meta().f32("x").ok(), Some(Some(number)));
         }
         for value in [Value::F32(f32::NAN), Value::F32(f32::INFINITY), Value::F64(1e300)] {
-            let text = message(file(|w| drop(w.value("x", value))).meta().f32("x"));
+            let text = message(file(|w| w.value("x", value)).meta().f32("x"));
             assert!(text.contains("finite"), "{text}");
         }
     }
@@ -595,7 +598,7 @@ mod tests {
             w.strings("s", &[&b"a\0b"[..], b"", b"\xff"])
                 .f32s("f", &[1.0, f32::INFINITY])
                 .i32s("i", &[-1, 5]);
-            w.value("one", Value::U16(9));
+            w.value("one", Value::U16(9))
         });
         let strings = f.meta().strings("s").ok().flatten().expect("an array of strings");
         assert_eq!(strings.len(), 3);
@@ -619,7 +622,7 @@ mod tests {
 
     #[test]
     fn texts_must_be_utf8() {
-        let f = file(|w| drop(w.str("good", "ä").value("bad", Value::Str(b"\xff"))));
+        let f = file(|w| w.str("good", "ä").value("bad", Value::Str(b"\xff")));
         assert_eq!(f.meta().str("good").ok(), Some(Some("ä")));
         assert_eq!(f.meta().get("bad"), Some(Value::Str(b"\xff")));
         assert!(message(f.meta().str("bad")).contains("not UTF-8"));
@@ -627,7 +630,7 @@ mod tests {
 
     #[test]
     fn keeps_file_order() {
-        let f = file(|w| drop(w.u32("z", 1).u32("a", 2).bool("m", true)));
+        let f = file(|w| w.u32("z", 1).u32("a", 2).bool("m", true));
         assert_eq!(f.meta().iter().map(|(key, _)| key).collect::<Vec<_>>(), ["z", "a", "m"]);
         assert_eq!(f.meta().bool("m").ok(), Some(Some(true)));
         assert!(message(f.meta().bool("z")).contains("expected a bool, found u32"));

@@ -185,7 +185,7 @@ mod tests {
     type Outcome = Result<(), Box<dyn std::error::Error>>;
 
     /// Part `no` of `count`, holding one tensor `t<no>` of four bytes `no`.
-    fn part(no: u32, count: u32, change: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    fn part(no: u32, count: u32, change: impl FnOnce(&mut Writer) -> &mut Writer) -> Vec<u8> {
         let mut w = Writer::new();
         w.u32(NO, no).u32(COUNT, count).value(TENSORS, super::super::Value::I32(3));
         if no == 0 {
@@ -206,7 +206,7 @@ mod tests {
         fn new() -> std::io::Result<Self> {
             let set = Self(tempfile::tempdir()?);
             for no in 0..3 {
-                set.put(no, &part(no, 3, |_| ()))?;
+                set.put(no, &part(no, 3, |w| w))?;
             }
             Ok(set)
         }
@@ -267,13 +267,10 @@ mod tests {
         let set = Set::new()?;
         let second = fs::read(set.path(1))?;
         for (bad, expected) in [
-            (part(2, 3, |_| ()), "split.no is 2, expected 1"),
-            (part(1, 4, |_| ()), "split.count is 4, expected 3"),
-            (
-                part(1, 3, |w| drop(w.str(ARCHITECTURE, "qwen2"))),
-                "general.architecture is qwen2, expected llama",
-            ),
-            (part(1, 3, |w| drop(w.u32("general.alignment", 64))), "general.alignment is 64, expected 32"),
+            (part(2, 3, |w| w), "split.no is 2, expected 1"),
+            (part(1, 4, |w| w), "split.count is 4, expected 3"),
+            (part(1, 3, |w| w.str(ARCHITECTURE, "qwen2")), "general.architecture is qwen2, expected llama"),
+            (part(1, 3, |w| w.u32("general.alignment", 64)), "general.alignment is 64, expected 32"),
             ([b"GGUF", &[2, 0, 0, 0][..], &second[8..]].concat(), "the GGUF version is 2, expected 3"),
             (second[..second.len() - 1].to_vec(), "truncated: tensor t1"),
             (b"<!DOCTYPE html>".to_vec(), "HTML"),
@@ -282,7 +279,7 @@ mod tests {
             let text = set.refused(0);
             assert!(text.contains(expected) && text.contains("tiny-00002-of-00003.gguf"), "{text}");
         }
-        set.put(1, &part(1, 3, |w| drop(w.str(ARCHITECTURE, "llama"))))?;
+        set.put(1, &part(1, 3, |w| w.str(ARCHITECTURE, "llama")))?;
         File::open(&set.path(0))?;
         Ok(())
     }
@@ -309,8 +306,8 @@ mod tests {
     fn names_that_do_not_lead_to_the_other_parts() -> Outcome {
         let set = Set::new()?;
         let dir = set.0.path();
-        let cat: Vec<u8> = (0..3).flat_map(|no| part(no, 3, |_| ())).collect();
-        for (name, bytes) in [("joined.gguf", cat), ("tiny-00001-of-00003.gguf", part(1, 3, |_| ()))] {
+        let cat: Vec<u8> = (0..3).flat_map(|no| part(no, 3, |w| w)).collect();
+        for (name, bytes) in [("joined.gguf", cat), ("tiny-00001-of-00003.gguf", part(1, 3, |w| w))] {
             fs::write(dir.join(name), bytes)?;
             let text = File::open(&dir.join(name)).err().map(|e| e.to_string()).unwrap_or_default();
             assert!(text.contains("does not follow <prefix>-00001-of-000NN.gguf"), "{name}: {text}");
