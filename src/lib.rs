@@ -9,6 +9,7 @@
 //! | [`model`] | configuration, weight views, state (KV cache), the forward pass |
 //! | [`kernel`] | arithmetic on slices: block formats, matrix products, norms, attention, threads |
 //! | [`head`] | hidden vector to logits |
+//! | [`gpu`] | the worker process that talks to graphics drivers |
 //! | [`sample`] | logits to the next token id |
 //! | [`generate`] | the loop around all of it |
 //! | [`cli`] | the commands |
@@ -18,6 +19,7 @@
 pub mod cli;
 pub mod generate;
 pub mod gguf;
+pub mod gpu;
 pub mod head;
 pub mod kernel;
 pub mod model;
