@@ -4,9 +4,18 @@
 //! `avx2.rs` says how that instruction set reads its codes and scales. The loops around a block are
 //! written once, in the drivers beside the formats.
 
+mod bf16;
+mod f16;
+mod f32;
 mod geometry;
+mod iq4_nl;
+mod mxfp4;
 mod q4_0;
+mod q4_1;
 mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q8_0;
 
 pub mod drive;
 
@@ -31,7 +40,11 @@ pub struct Format {
 #[derive(Debug)]
 pub enum Dot {
     /// By f32 activations: rows are decoded and multiplied in f32.
-    F32,
+    F32 {
+        /// The same bits without the decoded row in between.
+        #[cfg(target_arch = "x86_64")]
+        avx2: Option<drive::Avx2FloatKernel>,
+    },
     /// By activations quantised to int8.
     Q8(Q8Dot),
 }
@@ -73,7 +86,19 @@ impl ActBlock {
 }
 
 /// Every format that runs.
-static FORMATS: &[&Format] = &[&q4_0::FORMAT, &q4_k::FORMAT];
+static FORMATS: &[&Format] = &[
+    &f32::FORMAT,
+    &f16::FORMAT,
+    &q4_0::FORMAT,
+    &q4_1::FORMAT,
+    &q5_0::FORMAT,
+    &q5_1::FORMAT,
+    &q8_0::FORMAT,
+    &q4_k::FORMAT,
+    &iq4_nl::FORMAT,
+    &bf16::FORMAT,
+    &mxfp4::FORMAT,
+];
 
 /// Every format that runs, in the order of the codes.
 pub fn all() -> impl Iterator<Item = &'static Format> {
@@ -94,7 +119,7 @@ impl Format {
     /// The form of the activations that the default path multiplies this format by.
     pub fn act(&self) -> Option<ActBlock> {
         match &self.dot {
-            Dot::F32 => None,
+            Dot::F32 { .. } => None,
             Dot::Q8(q8) => Some(q8.block),
         }
     }
@@ -212,4 +237,25 @@ pub(crate) fn f16_at(bytes: &[u8], at: usize) -> f32 {
 #[inline(always)]
 pub(crate) fn step(acc: f32, isum: i32, w_scale: f32, x_scale: f32) -> f32 {
     acc + isum as f32 * (w_scale * x_scale)
+}
+
+/// The blocks of a row of a 32-element format, each with the activation codes and the scale it meets.
+fn blocks32<'a, const BYTES: usize>(
+    row: &'a [u8],
+    x: Q8Row<'a>,
+) -> impl Iterator<Item = (&'a [u8; BYTES], &'a [i8; 32], f32)> {
+    let blocks = row.as_chunks().0.iter().zip(x.codes.as_chunks().0).zip(x.scales);
+    blocks.map(|((block, xs), &x_scale)| (block, xs, x_scale))
+}
+
+/// The exact dot product of a block's codes and as many activation codes.
+#[inline(always)]
+fn isum(codes: &[i8], x: &[i8]) -> i32 {
+    codes.iter().zip(x).map(|(&q, &x)| i32::from(q) * i32::from(x)).sum()
+}
+
+/// The sum of a block's activation codes, which its minimum is multiplied by.
+#[inline(always)]
+fn xsum(x: &[i8]) -> i32 {
+    x.iter().map(|&x| i32::from(x)).sum()
 }

@@ -55,8 +55,10 @@ pub fn matmul(
     assert_eq!(w.cols(), x.n, "matrix columns and vector length");
     assert!(out.range().end <= w.rows(), "rows {:?} of {}", out.range(), w.rows());
     assert_eq!(out.height() * x.n, x.f32.len(), "as many outputs as tokens");
-    match &w.format().dot {
-        Dot::Q8(q8) if !exact => {
+    match (isa, &w.format().dot) {
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx2(token), Dot::F32 { avx2: Some(kernel) }) => kernel(token, w, x.f32, out),
+        (_, Dot::Q8(q8)) if !exact => {
             let form = match q8.block {
                 ActBlock::B32 => &x.b32,
                 ActBlock::B256 => &x.b256,

@@ -14,6 +14,10 @@ pub const LANES: usize = 8;
 #[cfg(target_arch = "x86_64")]
 pub type Avx2Kernel = fn(crate::kernel::isa::Avx2, Matrix<'_>, &Q8<'_>, &mut Cols<'_, f32>, &mut Tile);
 
+/// The f32 product of one format on AVX2: `x` is `[tokens][columns]`.
+#[cfg(target_arch = "x86_64")]
+pub type Avx2FloatKernel = fn(crate::kernel::isa::Avx2, Matrix<'_>, &[f32], &mut Cols<'_, f32>);
+
 /// A worker's scratch for a tile of [`LANES`] rows, unpacked once and used for many tokens.
 #[derive(Default)]
 pub struct Tile {

@@ -57,3 +57,27 @@ pub fn scales_mins_6bit<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) 
         (_mm256_permute4x64_epi64::<0b01_00_01_00>(both), _mm256_permute4x64_epi64::<0b11_10_11_10>(both))
     }
 }
+
+/// The 32 bits from `at` on (element order, lowest first), each as a byte of all ones or zero.
+#[inline(always)]
+pub fn bits<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) -> __m256i {
+    let word = i32::from_le_bytes(*bytes(block, at));
+    // SAFETY: the token proves the features.
+    unsafe {
+        // Byte i of the vector gets byte i / 8 of the word, then keeps bit i % 8.
+        let byte = _mm256_set_epi64x(0x0303030303030303, 0x0202020202020202, 0x0101010101010101, 0);
+        let bit = _mm256_set1_epi64x(0x8040201008040201_u64 as i64);
+        let spread = _mm256_shuffle_epi8(_mm256_set1_epi32(word), byte);
+        _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit)
+    }
+}
+
+/// Looks 4-bit codes up in a table of bytes.
+#[inline(always)]
+pub fn lookup(_isa: Avx2, table: &[i8; 16], codes: __m256i) -> __m256i {
+    // SAFETY: the token proves the features; 16 bytes are readable.
+    unsafe {
+        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+        _mm256_shuffle_epi8(table, codes)
+    }
+}

@@ -1,0 +1,34 @@
+//! Q4_1 as AVX2 reads it.
+
+use super::BYTES;
+use crate::kernel::format::drive::avx2::block32::Block32;
+use crate::kernel::format::drive::avx2::read;
+use crate::kernel::isa::Avx2;
+use std::arch::x86_64::{__m256, __m256i};
+
+pub(super) struct Q4_1;
+
+impl Block32 for Q4_1 {
+    type Bytes = [u8; BYTES];
+    const SIGNED: bool = false;
+    const OFFSET: i32 = 0;
+    const MAX: i32 = 15;
+    const MINS: bool = true;
+
+    #[inline(always)]
+    fn blocks(row: &[u8]) -> &[Self::Bytes] {
+        row.as_chunks().0
+    }
+    #[inline(always)]
+    fn codes(isa: Avx2, block: &Self::Bytes) -> __m256i {
+        read::nibbles(isa, block, 4)
+    }
+    #[inline(always)]
+    fn scales(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {
+        read::f16_lanes(isa, blocks, 0)
+    }
+    #[inline(always)]
+    fn mins(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {
+        read::f16_lanes(isa, blocks, 2)
+    }
+}
