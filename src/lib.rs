@@ -7,6 +7,7 @@
 //! | [`gguf`] | maps a model file, checks every field, hands out metadata and tensor bytes |
 //! | [`tokenizer`] | text to token ids and back; chat templates |
 //! | [`model`] | configuration, weight views, state (KV cache), the forward pass |
+//! | [`host`] | cores and memory of this machine |
 //! | [`kernel`] | arithmetic on slices: block formats, matrix products, norms, attention, threads |
 //! | [`head`] | hidden vector to logits |
 //! | [`gpu`] | the worker process that talks to graphics drivers |
@@ -21,6 +22,7 @@ pub mod generate;
 pub mod gguf;
 pub mod gpu;
 pub mod head;
+pub mod host;
 pub mod kernel;
 pub mod model;
 pub mod sample;

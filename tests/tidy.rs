@@ -10,6 +10,7 @@ use std::process::Command;
 /// Which modules of ours a top-level module of `src` may name; its own paths are always allowed.
 /// `ALL` is for the ends of the pipeline.
 const IMPORTS: &[(&str, &[&str])] = &[
+    ("host", &[]),
     ("kernel", &[]),
     ("sample", &[]),
     ("gguf", &["kernel::format"]),
@@ -19,7 +20,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("model", &["kernel", "gguf", "g2bx"]),
     ("head", &["kernel", "model", "gpu"]),
     ("surgery", &["gguf", "kernel", "model"]),
-    ("generate", &["model", "head", "tokenizer", "sample"]),
+    ("generate", &["model", "head", "tokenizer", "sample", "host"]),
     ("cli", ALL),
     ("main", ALL),
     ("lib", ALL),
