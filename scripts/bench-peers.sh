@@ -19,7 +19,7 @@ say() { printf '%s\n' "$*" >&2; }
 fetch_sources() {
   [ -d "$peer/source" ] && return
   say "bench-peers: fetching llama-cpp-python $version (77 MB) into $peer"
-  "$root/scripts/setup.sh" build fetch
+  "$root/scripts/setup.sh" build peer
   mkdir -p "$peer"
   python3 -m venv "$peer/venv"
   "$peer/venv/bin/pip" install --quiet --disable-pip-version-check cmake ninja scikit-build-core >&2

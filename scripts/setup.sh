@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Checks that this machine has what the project needs and installs what is missing.
 #
-#   scripts/setup.sh [build] [fetch]     (both when none is named)
+#   scripts/setup.sh [build] [fetch] [peer]     (build and fetch when none is named)
 #
 # build: a Rust toolchain and a C linker.   fetch: python3 with pip, to download models.
+# peer: a C++ compiler and python3 with venv, to build the peer of the benchmarks.
 # Missing Debian packages are installed through apt, after saying so. A Rust toolchain is not: Debian's is older
 # than the one this project needs.
 set -euo pipefail
@@ -32,6 +33,12 @@ need_fetch() {
   python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
 }
 
+need_peer() {
+  need_fetch
+  has c++ || missing+=(g++)
+  python3 -c 'import ensurepip' >/dev/null 2>&1 || missing+=(python3-venv)
+}
+
 install_missing() {
   [ ${#missing[@]} -gt 0 ] || return 0
   has apt-get || die "please install: ${missing[*]} (names of Debian packages), then run this again."
@@ -51,7 +58,8 @@ for part in "$@"; do
   case $part in
     build) need_build ;;
     fetch) need_fetch ;;
-    *) die "unknown part '$part' (build, fetch)" ;;
+    peer) need_peer ;;
+    *) die "unknown part '$part' (build, fetch, peer)" ;;
   esac
 done
 install_missing
