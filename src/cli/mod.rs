@@ -4,7 +4,7 @@
 //! when the reader is gone); everything else it has to say goes to standard error through [`Ui`]. It returns its
 //! errors: `main` prints them and turns them into an exit code.
 //!
-//! A new command is a file here, a `mod` line, a variant of [`Command`] and its line in [`Cli::run`].
+//! A new command is a file here, a `mod` line, a variant of `Command` and its line in [`Cli::run`].
 
 use std::fmt::Write as _;
 use std::io;

@@ -1,6 +1,6 @@
 //! The engine's side of the worker process: find it, start it, talk to it, survive it.
 //!
-//! A worker can only cost time. Every way it can fail is an [`Error`] that comes within a deadline, and the engine
+//! A worker can only cost time. Every way it can fail is an [`enum@Error`] that comes within a deadline, and the engine
 //! computes itself whatever the worker does not deliver.
 //!
 //! ```no_run
