@@ -9,12 +9,17 @@ mod f16;
 mod f32;
 mod geometry;
 mod iq4_nl;
+mod iq4_xs;
 mod mxfp4;
+mod q2_k;
+mod q3_k;
 mod q4_0;
 mod q4_1;
 mod q4_k;
 mod q5_0;
 mod q5_1;
+mod q5_k;
+mod q6_k;
 mod q8_0;
 
 pub mod drive;
@@ -94,8 +99,13 @@ static FORMATS: &[&Format] = &[
     &q5_0::FORMAT,
     &q5_1::FORMAT,
     &q8_0::FORMAT,
+    &q2_k::FORMAT,
+    &q3_k::FORMAT,
     &q4_k::FORMAT,
+    &q5_k::FORMAT,
+    &q6_k::FORMAT,
     &iq4_nl::FORMAT,
+    &iq4_xs::FORMAT,
     &bf16::FORMAT,
     &mxfp4::FORMAT,
 ];
@@ -246,6 +256,15 @@ fn blocks32<'a, const BYTES: usize>(
 ) -> impl Iterator<Item = (&'a [u8; BYTES], &'a [i8; 32], f32)> {
     let blocks = row.as_chunks().0.iter().zip(x.codes.as_chunks().0).zip(x.scales);
     blocks.map(|((block, xs), &x_scale)| (block, xs, x_scale))
+}
+
+/// The same for a 256-element format, with the sums of 16 activation codes before the scale.
+fn blocks256<'a, const BYTES: usize>(
+    row: &'a [u8],
+    x: Q8Row<'a>,
+) -> impl Iterator<Item = (&'a [u8; BYTES], &'a [i8; 256], &'a [i16; 16], f32)> {
+    let blocks = row.as_chunks().0.iter().zip(x.codes.as_chunks().0).zip(x.sums.as_chunks().0).zip(x.scales);
+    blocks.map(|(((block, xs), sums), &x_scale)| (block, xs, sums, x_scale))
 }
 
 /// The exact dot product of a block's codes and as many activation codes.

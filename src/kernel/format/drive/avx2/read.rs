@@ -12,6 +12,18 @@ fn bytes<const N: usize, const B: usize>(block: &[u8; B], at: usize) -> &[u8; N]
     unsafe { &*block.as_ptr().add(at).cast() }
 }
 
+/// The little-endian u16 at `at`.
+#[inline(always)]
+pub fn half_word<const B: usize>(block: &[u8; B], at: usize) -> u16 {
+    u16::from_le_bytes(*bytes(block, at))
+}
+
+/// The little-endian u32 at `at`.
+#[inline(always)]
+pub fn word<const B: usize>(block: &[u8; B], at: usize) -> u32 {
+    u32::from_le_bytes(*bytes(block, at))
+}
+
 /// 16 bytes from `at` on as 32 codes of 4 bits: low nibbles first, then high ones.
 #[inline(always)]
 pub fn nibbles<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) -> __m256i {
@@ -32,6 +44,14 @@ pub fn load<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
 }
 
+/// 16 bytes from `at` on.
+#[inline(always)]
+pub fn load16<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) -> __m128i {
+    let from: &[u8; 16] = bytes(block, at);
+    // SAFETY: the token proves the features; 16 bytes are readable.
+    unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
+}
+
 /// The f16 at `at` of each of eight blocks, widened exactly.
 #[inline(always)]
 pub fn f16_lanes<const B: usize>(_isa: Avx2, blocks: [&[u8; B]; 8], at: usize) -> __m256 {
@@ -45,8 +65,7 @@ pub fn f16_lanes<const B: usize>(_isa: Avx2, blocks: [&[u8; B]; 8], at: usize) -
 #[inline(always)]
 pub fn scales_mins_6bit<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) -> (__m256i, __m256i) {
     const LOW6: u32 = 0x3f3f_3f3f;
-    let word = |i: usize| u32::from_le_bytes(*bytes(block, at + 4 * i));
-    let (s, m, high) = (word(0), word(1), word(2));
+    let (s, m, high) = (word(block, at), word(block, at + 4), word(block, at + 8));
     // Four bytes at a time: the first four scales and minimums, then the last four, whose top bits are in s and m.
     let scales = u64::from(s & LOW6) | (u64::from((high & 0x0f0f_0f0f) | ((s >> 2) & 0x3030_3030)) << 32);
     let mins =
@@ -61,7 +80,7 @@ pub fn scales_mins_6bit<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) 
 /// The 32 bits from `at` on (element order, lowest first), each as a byte of all ones or zero.
 #[inline(always)]
 pub fn bits<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) -> __m256i {
-    let word = i32::from_le_bytes(*bytes(block, at));
+    let word = word(block, at) as i32;
     // SAFETY: the token proves the features.
     unsafe {
         // Byte i of the vector gets byte i / 8 of the word, then keeps bit i % 8.
@@ -80,4 +99,28 @@ pub fn lookup(_isa: Avx2, table: &[i8; 16], codes: __m256i) -> __m256i {
         let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
         _mm256_shuffle_epi8(table, codes)
     }
+}
+
+/// Bits `2k` and `2k + 1` of every byte.
+#[inline(always)]
+pub fn bit_pair(_isa: Avx2, v: __m256i, k: usize) -> __m256i {
+    // SAFETY: the token proves the features.
+    unsafe {
+        let shifted = _mm256_srl_epi16(v, _mm_cvtsi32_si128(2 * k as i32));
+        _mm256_and_si256(shifted, _mm256_set1_epi8(3))
+    }
+}
+
+/// Bit `k` of every byte.
+#[inline(always)]
+pub fn bit(_isa: Avx2, v: __m256i, k: usize) -> __m256i {
+    // SAFETY: the token proves the features.
+    unsafe { _mm256_and_si256(_mm256_srl_epi16(v, _mm_cvtsi32_si128(k as i32)), _mm256_set1_epi8(1)) }
+}
+
+/// 16 signed bytes as i16: those of even index in the low half, those of odd index in the high half.
+#[inline(always)]
+pub fn split_signed(_isa: Avx2, v: __m128i) -> __m256i {
+    // SAFETY: the token proves the features.
+    unsafe { _mm256_set_m128i(_mm_srai_epi16::<8>(v), _mm_srai_epi16::<8>(_mm_slli_epi16::<8>(v))) }
 }

@@ -1,0 +1,52 @@
+//! Q5_K as AVX2 reads it.
+#![allow(unsafe_code, reason = "calls CPU intrinsics under the proof of an Avx2 token")]
+
+use super::BYTES;
+use crate::kernel::format::drive::avx2::block256::Block256;
+use crate::kernel::format::drive::avx2::read;
+use crate::kernel::isa::Avx2;
+use std::arch::x86_64::*;
+
+#[allow(non_camel_case_types, reason = "the format's name")]
+pub(super) struct Q5_K;
+
+impl Block256 for Q5_K {
+    type Bytes = [u8; BYTES];
+    const SIGNED: bool = false;
+    const OFFSET: i32 = 0;
+    const MAX: i32 = 31;
+    const SUB: usize = 32;
+    const MINS: bool = true;
+
+    #[inline(always)]
+    fn blocks(row: &[u8]) -> &[Self::Bytes] {
+        row.as_chunks().0
+    }
+    #[inline(always)]
+    fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {
+        let packed = read::load(isa, block, 48 + j / 2 * 32);
+        let high = read::bit(isa, read::load(isa, block, 16), j);
+        // SAFETY: the token proves the features.
+        unsafe {
+            let shifted = if j.is_multiple_of(2) { packed } else { _mm256_srli_epi16::<4>(packed) };
+            let low = _mm256_and_si256(shifted, _mm256_set1_epi8(15));
+            _mm256_or_si256(low, _mm256_slli_epi16::<4>(high))
+        }
+    }
+    #[inline(always)]
+    fn scales(isa: Avx2, block: &Self::Bytes) -> __m256i {
+        read::scales_mins_6bit(isa, block, 4).0
+    }
+    #[inline(always)]
+    fn mins(isa: Avx2, block: &Self::Bytes) -> __m256i {
+        read::scales_mins_6bit(isa, block, 4).1
+    }
+    #[inline(always)]
+    fn d(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {
+        read::f16_lanes(isa, blocks, 0)
+    }
+    #[inline(always)]
+    fn dmin(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {
+        read::f16_lanes(isa, blocks, 2)
+    }
+}
