@@ -277,11 +277,7 @@ fn quoted(text: &str, quote: char) -> usize {
 /// Tells `'a'` from the lifetime `'a`.
 fn is_char_literal(text: &str) -> bool {
     let mut chars = text.chars().skip(1);
-    match (chars.next(), chars.next()) {
-        (Some('\\'), _) => true,
-        (Some(_), Some('\'')) => true,
-        _ => false,
-    }
+    matches!((chars.next(), chars.next()), (Some('\\'), _) | (Some(_), Some('\'')))
 }
 
 /// Every path in `code` that begins with `root::`, without it: `use root::{a, b::{c, d}}` gives `a`, `b::c`, `b::d`.

@@ -33,7 +33,8 @@ fn gumbel(bits: u64) -> f64 {
 /// No less than `gumbel(bits)`: `v` is at least 2^-(z + 1) with z leading zeros, so `-ln v <= (z + 1) ln 2`; the
 /// constant is a little above ln 2 to stand clear of rounding.
 fn bound(bits: u64) -> f64 {
-    f64::from(bits.leading_zeros() + 1) * 0.693_147_2
+    const ABOVE_LN_2: f64 = std::f64::consts::LN_2 + 1e-8;
+    f64::from(bits.leading_zeros() + 1) * ABOVE_LN_2
 }
 
 #[cfg(test)]

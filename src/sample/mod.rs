@@ -203,7 +203,10 @@ fn largest(logits: &[f32]) -> Result<f32, Error> {
         good &= logit < f32::INFINITY;
         *lane = if logit > *lane { logit } else { *lane };
     }
-    if !good && let Some((id, logit)) = (0..).zip(logits).find(|(_, logit)| !(**logit < f32::INFINITY)) {
+    if !good
+        && let Some((id, logit)) =
+            (0..).zip(logits).find(|(_, logit)| logit.is_nan() || **logit == f32::INFINITY)
+    {
         return Err(if logit.is_nan() { Error::NotANumber { id } } else { Error::Infinite { id } });
     }
     let max = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
