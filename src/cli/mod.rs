@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 mod completions;
+mod info;
 pub mod interrupt;
 mod man;
 mod ui;
@@ -47,6 +48,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Completions(completions::Args),
+    Info(info::Args),
     Man(man::Args),
 }
 
@@ -66,6 +68,7 @@ impl Cli {
         let ui = Ui::new(self.verbose, self.quiet);
         match &self.command {
             Command::Completions(args) => completions::run(args, &ui),
+            Command::Info(args) => info::run(args, &ui),
             Command::Man(args) => man::run(args, &ui),
         }
     }
