@@ -16,6 +16,7 @@ mod completions;
 mod info;
 pub mod interrupt;
 mod man;
+pub mod options;
 mod ui;
 
 pub use interrupt::Interrupted;
@@ -74,6 +75,11 @@ impl Cli {
     }
 }
 
+/// The command line is wrong in a way that only the command itself can tell: exit code 2, as for all others.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
 /// Whether the error is only that the reader of our output left (`twinband ... | head`): that is success.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
@@ -86,7 +92,13 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// The exit code of a failed command, as listed in `--help`.
 pub fn exit_code(error: &anyhow::Error) -> ExitCode {
-    if error.is::<Interrupted>() { ExitCode::from(interrupt::EXIT) } else { ExitCode::FAILURE }
+    if error.is::<Interrupted>() {
+        ExitCode::from(interrupt::EXIT)
+    } else if error.is::<Usage>() {
+        ExitCode::from(2)
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Prints `error: ...` and the chain of causes on standard error.

@@ -49,6 +49,11 @@ impl Ui {
         }
     }
 
+    /// Lines which the user asked for by an option, `--quiet` or not.
+    pub fn stats(&self, lines: impl Display) {
+        line(lines);
+    }
+
     /// A progress bar over `total` steps, drawn only when standard error is a terminal and the work takes a while.
     pub fn progress(&self, what: &str, total: u64) -> Progress {
         Progress::new(what, total, self.terminal && !self.quiet)

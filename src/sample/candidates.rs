@@ -203,7 +203,7 @@ mod tests {
         let logits: Vec<f32> = (0..5000).map(|i| (i as f32).sin()).collect();
         let mut candidates = Candidates::default();
         let params = Params { top_p: 0.99, ..Params::default() };
-        let mut round = |candidates: &mut Candidates| {
+        let round = |candidates: &mut Candidates| {
             candidates.fill(&logits);
             candidates.truncate(&params);
             candidates.draw(1.0, 0.5);

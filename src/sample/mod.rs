@@ -161,7 +161,13 @@ impl Sampler {
         &self.params
     }
 
-    /// Tells the sampler of a token in the text so far: of the prompt, and of the answer after each [`Sampler::sample`].
+    /// Starts the penalties' window over with the tokens of a prompt. The random sequence goes on.
+    pub fn restart(&mut self, prompt: &[u32]) {
+        self.window.clear();
+        prompt.iter().for_each(|&id| self.window.push(id));
+    }
+
+    /// Tells the sampler of a token that joined the text after [`Sampler::restart`].
     pub fn accept(&mut self, id: u32) {
         self.window.push(id);
     }

@@ -18,6 +18,10 @@ impl Window {
         Window { size, ..Window::default() }
     }
 
+    pub(super) fn clear(&mut self) {
+        self.last.clear();
+    }
+
     pub(super) fn push(&mut self, id: u32) {
         if self.size == 0 {
             return;
