@@ -59,6 +59,7 @@ fn a_good_file() -> Outcome {
     assert_eq!(json["metadata"]["llama.attention.layer_norm_rms_epsilon"], 1e-5);
     assert_eq!(json["metadata"]["tokenizer.ggml.tokens"]["length"], 300);
     assert_eq!(json["incomplete"], serde_json::Value::Null);
+    assert_eq!((&json["can_run"], &json["obstacles"]), (&true.into(), &serde_json::json!([])));
     Ok(())
 }
 

@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::tiny::{Tiny, encode};
+use common::tiny::{EOS, Tiny, encode};
 use twinband::gguf::File;
 use twinband::kernel::format::GgmlType;
+use twinband::tokenizer::{Options, Special, Tokenizer};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -47,6 +48,22 @@ fn knobs() -> Outcome {
     assert_eq!(file.tensor("token_embd.weight").map(|t| t.dims[1]), Some(1003));
     assert_eq!(file.tensor("rope_freqs.weight").map(|t| t.ty), Some(GgmlType::F16));
     assert_eq!(file.tensor("blk.0.attn_q.weight").map(|t| t.ty), Some(GgmlType::Q6_K));
+    Ok(())
+}
+
+#[test]
+fn the_tokenizer_is_a_real_one() -> Outcome {
+    for model in [Tiny::new(), Tiny::new().n_vocab(1003)] {
+        let tokenizer = Tokenizer::from_gguf(File::from_bytes(model.build())?.meta(), &Options::default())?;
+        assert_eq!(tokenizer.n_vocab(), model.n_vocab);
+        let pieces = |text: &str| -> Vec<String> {
+            let ids = tokenizer.encode(text, Special::Parse);
+            ids.iter().map(|&id| String::from_utf8_lossy(tokenizer.piece_special(id)).into_owned()).collect()
+        };
+        assert_eq!(pieces("hello the"), ["hello", " the"]);
+        assert_eq!(pieces("<|im_start|>\u{fc}"), ["<|im_start|>", "\u{fffd}", "\u{fffd}"]);
+        assert_eq!(tokenizer.eos(), tokenizer.special(EOS));
+    }
     Ok(())
 }
 

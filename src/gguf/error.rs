@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use thiserror::Error as ThisError;
 
 use super::meta::ValueType;
-use crate::kernel::format::GgmlType;
+use crate::kernel::format::{self, GgmlType};
 
 /// A file that cannot be opened, or a use of it that cannot be served.
 #[derive(Debug, ThisError)]
@@ -54,8 +54,9 @@ pub enum Error {
     /// The tensor's type code has no known layout.
     #[error(
         "tensor {tensor}: its type is {ty} (code {}), unknown here or withdrawn from the format; convert or quantise the \
-         model again, to a type that `twinband info` lists as supported",
-        ty.0
+         model again, to one of {}",
+        ty.0,
+        supported()
     )]
     UnknownType {
         /// The tensor's name.
@@ -270,6 +271,11 @@ impl MetaError {
     }
 }
 
+/// The names of the types that we compute with.
+fn supported() -> String {
+    format::all().map(|f| f.ty.to_string()).collect::<Vec<_>>().join(", ")
+}
+
 /// Bytes of a file as text fit for a terminal: control characters escaped, invalid UTF-8 replaced.
 pub fn printable(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
@@ -282,4 +288,24 @@ pub fn printable(bytes: &[u8]) -> String {
 /// Characters that reorder the text around them: in a terminal they can disguise a name.
 fn is_direction_mark(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_disguise_itself_is_escaped() {
+        assert_eq!(printable("blk.0 größe 世界".as_bytes()), "blk.0 größe 世界");
+        assert_eq!(printable(b"a\x1b[2J\n\0"), "a\\u{1b}[2J\\n\\u{0}");
+        assert_eq!(printable("x\u{202e}y\u{9b}z".as_bytes()), "x\\u{202e}y\\u{9b}z");
+        assert_eq!(printable(b"\xff!"), "\u{fffd}!");
+    }
+
+    #[test]
+    fn an_unknown_type_names_what_is_supported() {
+        let error = Error::UnknownType { tensor: "t".to_owned(), ty: GgmlType(4) }.to_string();
+        assert!(error.starts_with("tensor t: its type is Q4_2 (withdrawn) (code 4)"), "{error}");
+        assert!(error.contains("Q4_0") && error.contains("Q6_K"), "{error}");
+    }
 }

@@ -5,7 +5,7 @@
 //! let good = Tiny::new().build();
 //! let no_rope = Tiny::new().n_vocab(1003).tied().without_key("llama.rope.freq_base").build();
 //! let odd = Tiny::new().put("llama.block_count", |w, key| { w.str(key, "two"); }).build();
-//! let f32s = Tiny::new().format(|t| encode::f32(t)).build();
+//! let f32s = Tiny::new().format(encode::f32).build();
 //! ```
 
 #![allow(dead_code, reason = "every test program compiles this file and uses a part of it")]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes every.gguf with the gguf package of PyPI: an independent writer to hold the reader against.
 
-Usage: make.py OUT, with `pip install gguf numpy`. The values are repeated in tests/hostile_gguf.rs.
+Usage: make.py OUT, with `pip install gguf numpy`. The values are repeated in the tests of src/gguf/mod.rs.
 """
 import sys
 
