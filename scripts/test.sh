@@ -30,4 +30,7 @@ RUSTDOCFLAGS="-D warnings" step cargo doc --locked --workspace --no-deps
 models=$(dirname "$(scripts/get-model.sh smollm2 | tail -n 1)")
 scripts/get-model.sh gemma3 >/dev/null
 export TWINBAND_MODELS=$models
-step cargo test --locked --workspace
+step cargo test --locked --workspace --no-fail-fast 2>&1 | awk '
+  { print; fflush() }
+  /^test result:/ { passed += $4; failed += $6 }
+  END { printf "\nTotal: %d passed, %d failed\n", passed, failed }'
