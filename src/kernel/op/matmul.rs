@@ -37,6 +37,14 @@ pub struct Scratch {
     pub tile: drive::Tile,
 }
 
+impl Scratch {
+    /// An upper bound of the memory it grows to for rows of `n` elements, in floats.
+    pub fn floats(n: usize, exact: bool) -> usize {
+        // A tile: eight rows of codes, and for every 16 elements scales and minimums in three kinds of numbers.
+        n + if exact { 0 } else { drive::LANES * n / size_of::<f32>() + n / 2 + n / 2 + n / 2 }
+    }
+}
+
 /// `out[t][r] = W[r] . x[t]` for the rows in `out.range()` and every token `t`.
 ///
 /// `exact` multiplies in f32. Otherwise the form of the input that the format asks for

@@ -1,0 +1,164 @@
+//! A model that runs: tokens in, logits out.
+
+use super::Head;
+use crate::kernel::isa::Isa;
+use crate::kernel::par::{Team, TeamError};
+use crate::model::{self, EvalError, KvType, Model, Plan, State, StateError, StateOptions};
+
+/// How a model is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Tokens that fit, prompt and answer together.
+    pub ctx: usize,
+    /// How keys and values are kept.
+    pub kv: KvType,
+    /// Multiply in f32 instead of int8.
+    pub exact: bool,
+    /// Threads.
+    pub threads: usize,
+    /// Most tokens computed at once. Changes no bit of a logit.
+    pub batch: usize,
+    /// The instruction set. Changes no bit of a logit.
+    pub isa: Isa,
+}
+
+impl EngineOptions {
+    /// The context if none is asked for: what the model was trained with, at most this.
+    pub const CTX: usize = 4096;
+
+    /// The defaults for `model` on `threads` threads.
+    pub fn new(model: &Model<'_>, threads: usize) -> Self {
+        Self {
+            ctx: model.config.train_ctx.min(Self::CTX),
+            kv: KvType::default(),
+            exact: false,
+            threads,
+            batch: StateOptions::BATCH,
+            isa: Isa::detect(),
+        }
+    }
+
+    fn state(&self) -> StateOptions {
+        let Self { ctx, kv, batch, threads, exact, .. } = *self;
+        StateOptions { ctx, kv, batch: batch.clamp(1, ctx.max(1)), threads, exact }
+    }
+}
+
+/// Why an engine cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// No memory.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// No threads.
+    #[error(transparent)]
+    Team(#[from] TeamError),
+}
+
+/// A model, the state of one sequence, and the threads that compute it.
+pub struct Engine<'f> {
+    model: Model<'f>,
+    state: State,
+    team: Team,
+    head: Head,
+    isa: Isa,
+    /// `[vocab]`
+    logits: Vec<f32>,
+}
+
+impl<'f> Engine<'f> {
+    /// How much memory [`Engine::new`] takes; known before any is taken.
+    pub fn plan(model: &Model<'_>, options: &EngineOptions) -> Result<Plan, StateError> {
+        let plan = State::plan(model, &options.state())?;
+        let head = Head::bytes(model, options.exact, options.threads) + model.config.vocab * size_of::<f32>();
+        Ok(Plan { buffer_bytes: plan.buffer_bytes + head, ..plan })
+    }
+
+    /// Takes memory and starts threads.
+    pub fn new(model: Model<'f>, options: &EngineOptions) -> Result<Self, EngineError> {
+        let team = Team::new(options.threads)?;
+        let state = State::new(&model, options.state())?;
+        let head = Head::new(&model, options.isa, options.exact, options.threads);
+        let logits = vec![0.0; model.config.vocab];
+        Ok(Self { model, state, team, head, isa: options.isa, logits })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model<'f> {
+        &self.model
+    }
+
+    /// The number of threads.
+    pub fn threads(&self) -> usize {
+        self.team.size()
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The most tokens computed at once.
+    pub fn batch(&self) -> usize {
+        self.state.options().batch
+    }
+
+    /// Tokens that fit.
+    pub fn ctx(&self) -> usize {
+        self.state.options().ctx
+    }
+
+    /// Tokens evaluated so far.
+    pub fn position(&self) -> usize {
+        self.state.position()
+    }
+
+    /// Forgets all tokens from `position` on.
+    pub fn truncate(&mut self, position: usize) {
+        self.state.truncate(position);
+    }
+
+    /// Appends tokens. Long runs are cut into batches; the error of one leaves those before it in place.
+    pub fn eval(&mut self, ids: &[u32]) -> Result<(), EvalError> {
+        let (position, ctx) = (self.position(), self.ctx());
+        if ids.len() > ctx - position {
+            return Err(EvalError::ContextFull { asked: ids.len(), position, ctx });
+        }
+        for batch in ids.chunks(self.batch()) {
+            model::forward(&self.model, &mut self.state, &self.team, self.isa, batch)?;
+        }
+        Ok(())
+    }
+
+    /// Computes the logits after the last token, `[vocab]`. The caller may change them.
+    pub fn logits(&mut self) -> Result<&mut [f32], EvalError> {
+        let hidden = self.state.hidden();
+        let last = hidden.len().checked_sub(self.model.config.dim).ok_or(EvalError::NoToken)?;
+        let position = self.state.position() - 1;
+        self.head.logits(&self.model, &self.team, position, &hidden[last..], &mut self.logits)?;
+        Ok(&mut self.logits)
+    }
+
+    /// Appends tokens and calls `each` with the position of every one and the logits after it.
+    pub fn eval_each(
+        &mut self,
+        ids: &[u32],
+        mut each: impl FnMut(usize, &[f32]),
+    ) -> Result<(), EvalError> {
+        let (dim, vocab) = (self.model.config.dim, self.model.config.vocab);
+        let mut logits = vec![0.0; vocab * Head::BATCH.min(ids.len())];
+        for batch in ids.chunks(self.batch()) {
+            let mut position = self.position();
+            self.eval(batch)?;
+            for hidden in self.state.hidden().chunks(dim * Head::BATCH) {
+                let logits = &mut logits[..hidden.len() / dim * vocab];
+                self.head.logits(&self.model, &self.team, position, hidden, logits)?;
+                for logits in logits.chunks_exact(vocab) {
+                    each(position, logits);
+                    position += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! The forward pass of a decoder.
+
+use super::pass::{Faults, Pass, Place};
+use super::{EvalError, Model, State};
+use crate::kernel::isa::Isa;
+use crate::kernel::par::Team;
+
+/// Appends tokens to the sequence: fills the cache and leaves the final hidden vector of each in `state`.
+///
+/// One team run; every (token, row) pair is computed as it would be alone, so how tokens are cut into batches changes no
+/// bit. There must be at most [`StateOptions::batch`](super::StateOptions) tokens. After an error the sequence is as it
+/// was before.
+pub fn forward(model: &Model<'_>, state: &mut State, team: &Team, isa: Isa, ids: &[u32]) -> Result<(), EvalError> {
+    let (c, w) = (&model.config, &model.weights);
+    let (pos, ctx, exact) = (state.position(), state.options().ctx, state.options().exact);
+    if ids.len() > ctx - pos || ids.len() > state.options().batch {
+        return Err(EvalError::ContextFull { asked: ids.len(), position: pos, ctx });
+    }
+    if let Some(&id) = ids.iter().find(|&&id| id as usize >= c.vocab) {
+        return Err(EvalError::Token { id, vocab: c.vocab });
+    }
+    let p = Pass { model, isa, exact, pos, bufs: state.lend(c, ids.len()), faults: Faults::new() };
+    let b = &p.bufs;
+    team.run(|m| {
+        p.embed(m, ids);
+        for (i, l) in w.layers.iter().enumerate() {
+            p.norm(m, &l.attn_norm, &b.xn.f32);
+            m.sync();
+            p.quantize(m, &b.xn, i, Place::AttnInput);
+            m.sync();
+            p.linear(m, &l.q, &b.xn, &b.q);
+            p.linear(m, &l.k, &b.xn, &b.k);
+            p.linear(m, &l.v, &b.xn, &b.v);
+            m.sync();
+            p.rotate(m, i, l);
+            m.sync();
+            p.attend(m, i);
+            m.sync();
+            p.quantize(m, &b.att, i, Place::Attention);
+            m.sync();
+            p.linear(m, &l.o, &b.att, &b.y);
+            m.sync();
+            p.add(m, l.post_attn_norm.as_deref());
+            p.norm(m, &l.ffn_norm, &b.xn.f32);
+            m.sync();
+            p.quantize(m, &b.xn, i, Place::FfnInput);
+            m.sync();
+            p.linear(m, &l.gate, &b.xn, &b.h.f32);
+            p.linear(m, &l.up, &b.xn, &b.up);
+            p.activate(m);
+            m.sync();
+            p.quantize(m, &b.h, i, Place::Ffn);
+            m.sync();
+            p.linear(m, &l.down, &b.h, &b.y);
+            m.sync();
+            p.add(m, l.post_ffn_norm.as_deref());
+        }
+        p.finish(m);
+    });
+    let result = p.faults.result(c, pos);
+    state.advance(result.is_ok().then_some(ids.len()));
+    result
+}

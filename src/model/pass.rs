@@ -1,0 +1,213 @@
+//! The steps of the forward pass. Each is one operation on the members' own parts; barriers are between them, in
+//! [`forward`](super::forward::forward).
+
+use super::acts::SharedActs;
+use super::config::Activation;
+use super::error::EvalError;
+use super::kv::Span;
+use super::state::Lent;
+use super::weights::{Layer, Linear, Then};
+use super::{Config, Model};
+use crate::kernel::isa::Isa;
+use crate::kernel::op::activation::{geglu, swiglu};
+use crate::kernel::op::finite::all_finite;
+use crate::kernel::op::map::{add, scale};
+use crate::kernel::op::matmul::{ROW_UNIT, matmul};
+use crate::kernel::op::rmsnorm::rms_norm;
+use crate::kernel::op::rope::rotate;
+use crate::kernel::par::{Member, Shared};
+use crate::simd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What all steps of one batch share.
+pub struct Pass<'a> {
+    pub model: &'a Model<'a>,
+    pub isa: Isa,
+    pub exact: bool,
+    /// Position of the first token.
+    pub pos: usize,
+    pub bufs: Lent<'a>,
+    pub faults: Faults,
+}
+
+/// Where a number may turn out not to be finite, in the order of the computation.
+#[derive(Clone, Copy)]
+pub enum Place {
+    AttnInput,
+    Attention,
+    FfnInput,
+    Ffn,
+    Hidden,
+}
+
+impl Place {
+    const NAMES: [&str; 5] =
+        ["the input of attention", "attention", "the input of the feed-forward block", "the feed-forward block", "the final hidden vector"];
+}
+
+/// The first number found that is not finite, by layer, place and token.
+pub struct Faults(AtomicU64);
+
+impl Faults {
+    pub fn new() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+
+    fn report(&self, layer: usize, place: Place, token: usize) {
+        let code = (layer as u64) << 40 | (place as u64) << 36 | token as u64;
+        self.0.fetch_min(code, Ordering::Relaxed);
+    }
+
+    /// The error, if there is one.
+    pub fn result(&self, config: &Config, pos: usize) -> Result<(), EvalError> {
+        let code = self.0.load(Ordering::Relaxed);
+        if code == u64::MAX {
+            return Ok(());
+        }
+        let layer = (code >> 40) as usize;
+        Err(EvalError::NonFinite {
+            position: pos + (code & ((1 << 36) - 1)) as usize,
+            layer: (layer < config.n_layers).then_some(layer),
+            place: Place::NAMES[(code >> 36 & 15) as usize],
+        })
+    }
+}
+
+impl Pass<'_> {
+    fn config(&self) -> &Config {
+        &self.model.config
+    }
+
+    /// Residual stream and rotation tables of this member's tokens.
+    pub fn embed(&self, m: &Member<'_>, ids: &[u32]) {
+        for (t, x) in self.bufs.x.rows(m).iter_mut() {
+            self.model.weights.token_embd.decode_row(ids[t] as usize, x);
+            let by = self.config().embed_scale;
+            if by != 1.0 {
+                simd!(self.isa, s => scale(s, x, by));
+            }
+        }
+        for (t, table) in self.bufs.rope.rows(m).iter_mut() {
+            self.model.rope.table(self.pos + t, table);
+        }
+        if let Some(rope) = &self.model.rope_local {
+            for (t, table) in self.bufs.rope_local.rows(m).iter_mut() {
+                rope.table(self.pos + t, table);
+            }
+        }
+    }
+
+    /// `to = norm(x)` for this member's tokens.
+    pub fn norm(&self, m: &Member<'_>, w: &[f32], to: &Shared<'_, f32>) {
+        let mut x = self.bufs.x.rows(m);
+        for ((_, x), (_, to)) in x.iter_mut().zip(to.rows(m).iter_mut()) {
+            to.copy_from_slice(x);
+            simd!(self.isa, s => rms_norm(s, to, w, self.config().norm_eps));
+        }
+    }
+
+    /// `x += norm(y)`, or `x += y` without a norm, for this member's tokens.
+    pub fn add(&self, m: &Member<'_>, post_norm: Option<&[f32]>) {
+        let (mut x, mut y) = (self.bufs.x.rows(m), self.bufs.y.rows(m));
+        for ((_, x), (_, y)) in x.iter_mut().zip(y.iter_mut()) {
+            if let Some(w) = post_norm {
+                simd!(self.isa, s => rms_norm(s, y, w, self.config().norm_eps));
+            }
+            simd!(self.isa, s => add(s, x, y));
+        }
+    }
+
+    /// The int8 forms of an input, and the check that it is finite.
+    pub fn quantize(&self, m: &Member<'_>, x: &SharedActs<'_>, layer: usize, place: Place) {
+        x.quantize(m, self.isa, |t| self.faults.report(layer, place, t));
+    }
+
+    /// `to = x W^T`, scaled and biased, for this member's rows of `W`.
+    pub fn linear(&self, m: &Member<'_>, l: &Linear<'_>, x: &SharedActs<'_>, to: &Shared<'_, f32>) {
+        let mut workers = self.bufs.workers.rows(m);
+        let mut out = to.cols(m, ROW_UNIT);
+        let range = out.range();
+        for worker in workers.data() {
+            matmul(self.isa, self.exact, l.w, &x.input(m), &mut out, &mut worker.scratch);
+        }
+        for then in l.then.iter().flatten() {
+            for t in 0..out.height() {
+                match then {
+                    Then::Scale(by) => simd!(self.isa, s => scale(s, out.row(t), *by)),
+                    Then::Bias(b) => simd!(self.isa, s => add(s, out.row(t), &b[range.clone()])),
+                }
+            }
+        }
+    }
+
+    /// Norms and turns query and key heads; keys and values go into the cache.
+    pub fn rotate(&self, m: &Member<'_>, layer: usize, w: &Layer<'_>) {
+        let (c, b) = (self.config(), &self.bufs);
+        let tables = if c.is_local(layer) { b.rope_local.read(m) } else { b.rope.read(m) };
+        let turn = |head: &mut [f32], norm: &Option<Vec<f32>>, t: usize| {
+            simd!(self.isa, s => {
+                if let Some(w) = norm {
+                    rms_norm(s, head, w, c.norm_eps);
+                }
+                rotate(c.rope_style, head, &tables[t * c.rope.n_rot..][..c.rope.n_rot]);
+            });
+        };
+        let mut q = b.q.cells(m, c.head_dim);
+        while let Some((t, _, head)) = q.advance() {
+            turn(head, &w.q_norm, t);
+        }
+        let mut k = b.k.cols(m, c.head_dim);
+        for t in 0..k.height() {
+            for head in k.row(t).chunks_exact_mut(c.head_dim) {
+                turn(head, &w.k_norm, t);
+            }
+        }
+        b.keys.store(m, self.isa, layer, self.pos, c.head_dim, &mut k);
+        b.values.store(m, self.isa, layer, self.pos, ROW_UNIT, &mut b.v.cols(m, ROW_UNIT));
+    }
+
+    /// Attention, head by head; heads that share a key head are taken together where there are enough for everyone.
+    pub fn attend(&self, m: &Member<'_>, layer: usize) {
+        let (c, b) = (self.config(), &self.bufs);
+        let shared_work = b.q.height() * c.n_kv_heads >= 4 * m.size() || m.size() == 1;
+        let heads = if shared_work { c.group() } else { 1 };
+        let q = b.q.read(m);
+        let mut workers = b.workers.rows(m);
+        let mut cells = b.att.f32.cells(m, heads * c.value_dim);
+        let [worker] = workers.data() else { return };
+        while let Some((t, cell, out)) = cells.advance() {
+            let pos = self.pos + t;
+            let first_head = cell * heads;
+            let span = Span {
+                layer,
+                first: c.first_seen(layer, pos),
+                end: pos + 1,
+                kv_head: first_head / c.group(),
+                scale: c.attn_scale,
+            };
+            let q = &q[t * c.q_dim() + first_head * c.head_dim..][..heads * c.head_dim];
+            b.keys.attend(&b.values, m, self.isa, &span, heads, q, &mut worker.scores, out);
+        }
+    }
+
+    /// `h = act(h) * up` for this member's columns.
+    pub fn activate(&self, m: &Member<'_>) {
+        let (mut h, mut up) = (self.bufs.h.f32.cols(m, ROW_UNIT), self.bufs.up.cols(m, ROW_UNIT));
+        for t in 0..h.height() {
+            match self.config().activation {
+                Activation::Silu => simd!(self.isa, s => swiglu(s, h.row(t), up.row(t))),
+                Activation::Gelu => simd!(self.isa, s => geglu(s, h.row(t), up.row(t))),
+            }
+        }
+    }
+
+    /// The final norm of this member's tokens.
+    pub fn finish(&self, m: &Member<'_>) {
+        self.norm(m, &self.model.weights.output_norm, &self.bufs.hidden);
+        for (t, x) in self.bufs.hidden.rows(m).iter_mut() {
+            if !simd!(self.isa, s => all_finite(s, x)) {
+                self.faults.report(self.config().n_layers, Place::Hidden, t);
+            }
+        }
+    }
+}

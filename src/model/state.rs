@@ -1,0 +1,282 @@
+//! What changes while a model runs: the KV cache, the position, and the buffers of a batch.
+
+use super::acts::{Acts, SharedActs};
+use super::error::StateError;
+use super::kv::{Cache, KvType, SharedCache, zeros};
+use super::weights::Layer;
+use super::{Config, Model, Weights};
+use crate::kernel::format::{ActBlock, Matrix};
+use crate::kernel::op::matmul;
+use crate::kernel::par::Shared;
+
+/// Choices that decide how much memory a state takes. None of them changes a logit, `kv` and `exact` excepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateOptions {
+    /// Tokens that fit.
+    pub ctx: usize,
+    /// How keys and values are kept.
+    pub kv: KvType,
+    /// Most tokens that are computed at once.
+    pub batch: usize,
+    /// Threads that will run.
+    pub threads: usize,
+    /// Multiply in f32: no int8 forms are needed.
+    pub exact: bool,
+}
+
+impl StateOptions {
+    /// The default batch: large enough that unpacking weights is paid for, small enough for the caches.
+    pub const BATCH: usize = 64;
+}
+
+/// How much memory a state takes, known before any is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Bytes of the KV cache when the context is full; unused positions take none.
+    pub kv_bytes: usize,
+    /// Bytes of all buffers.
+    pub buffer_bytes: usize,
+}
+
+/// The state of one sequence.
+pub struct State {
+    pub(super) options: StateOptions,
+    pos: usize,
+    k: Cache,
+    v: Cache,
+    buffers: Buffers,
+    /// The final hidden vectors of the last batch, `[batch][dim]`.
+    hidden: Vec<f32>,
+    n_hidden: usize,
+}
+
+/// Lengths of the buffers, a token each unless said otherwise.
+struct Sizes {
+    dim: usize,
+    q: usize,
+    k: usize,
+    v: usize,
+    att: usize,
+    hidden: usize,
+    n_rot: usize,
+    ropes: usize,
+    /// Scores of the heads that share a key head, for a full context, a thread.
+    scores: usize,
+    /// Longest matrix row, a thread.
+    row: usize,
+    forms: Forms,
+}
+
+/// The int8 forms of each input.
+struct Forms {
+    x: [Option<ActBlock>; 2],
+    att: [Option<ActBlock>; 2],
+    h: [Option<ActBlock>; 2],
+}
+
+impl Sizes {
+    fn new(config: &Config, weights: &Weights<'_>, o: &StateOptions) -> Self {
+        fn readers<'f>(
+            w: &Weights<'f>,
+            exact: bool,
+            of: impl Fn(&Layer<'f>) -> Vec<Matrix<'f>>,
+        ) -> [Option<ActBlock>; 2] {
+            if exact { [None, None] } else { Weights::forms(w.layers.iter().flat_map(of)) }
+        }
+        Self {
+            dim: config.dim,
+            q: config.q_dim(),
+            k: config.k_dim(),
+            v: config.v_dim(),
+            att: config.att_dim(),
+            hidden: config.hidden_dim,
+            n_rot: config.rope.n_rot,
+            ropes: 1 + usize::from(config.local.is_some()),
+            scores: config.group() * o.ctx,
+            row: config.dim.max(config.hidden_dim).max(config.att_dim()),
+            forms: Forms {
+                x: readers(weights, o.exact, |l| vec![l.q.w, l.k.w, l.v.w, l.gate.w, l.up.w]),
+                att: readers(weights, o.exact, |l| vec![l.o.w]),
+                h: readers(weights, o.exact, |l| vec![l.down.w]),
+            },
+        }
+    }
+
+    /// Bytes of [`Buffers`] and the hidden vectors.
+    fn bytes(&self, o: &StateOptions) -> usize {
+        let token = 3 * self.dim + self.q + self.k + self.v + self.hidden + self.ropes * self.n_rot;
+        let thread = self.scores + matmul::Scratch::floats(self.row, o.exact);
+        o.batch * token * size_of::<f32>()
+            + Acts::bytes(self.dim, o.batch, self.forms.x)
+            + Acts::bytes(self.att, o.batch, self.forms.att)
+            + Acts::bytes(self.hidden, o.batch, self.forms.h)
+            + o.threads * thread * size_of::<f32>()
+    }
+}
+
+/// The buffers of one batch, each `[batch][its length]`.
+struct Buffers {
+    x: Vec<f32>,
+    xn: Acts,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    att: Acts,
+    y: Vec<f32>,
+    up: Vec<f32>,
+    h: Acts,
+    rope: Vec<f32>,
+    rope_local: Vec<f32>,
+    workers: Vec<Worker>,
+}
+
+/// One thread's own memory.
+#[derive(Default)]
+pub(super) struct Worker {
+    pub scratch: matmul::Scratch,
+    pub scores: Vec<f32>,
+}
+
+/// [`State`]'s memory lent to one team run: the first `tokens` of every buffer.
+pub(super) struct Lent<'a> {
+    /// The residual stream, `[tokens][dim]`
+    pub x: Shared<'a, f32>,
+    /// Normalised, the input of q, k, v and of gate, up.
+    pub xn: SharedActs<'a>,
+    /// `[tokens][q_dim]`
+    pub q: Shared<'a, f32>,
+    /// `[tokens][k_dim]`
+    pub k: Shared<'a, f32>,
+    /// `[tokens][v_dim]`
+    pub v: Shared<'a, f32>,
+    /// What attention gathered, the input of o.
+    pub att: SharedActs<'a>,
+    /// What is added to the residual stream, `[tokens][dim]`
+    pub y: Shared<'a, f32>,
+    /// `[tokens][hidden_dim]`
+    pub up: Shared<'a, f32>,
+    /// Gate, then gate times up: the input of down.
+    pub h: SharedActs<'a>,
+    /// Cosines and sines, `[tokens][n_rot]`
+    pub rope: Shared<'a, f32>,
+    /// The same for sliding-window layers.
+    pub rope_local: Shared<'a, f32>,
+    /// The final hidden vectors, `[tokens][dim]`
+    pub hidden: Shared<'a, f32>,
+    /// Keys.
+    pub keys: SharedCache<'a>,
+    /// Values.
+    pub values: SharedCache<'a>,
+    /// One a member.
+    pub workers: Shared<'a, Worker>,
+}
+
+impl State {
+    /// How much memory [`State::new`] takes.
+    pub fn plan(model: &Model<'_>, options: &StateOptions) -> Result<Plan, StateError> {
+        let c = &model.config;
+        let per_token = c.n_layers * (c.k_dim() + c.v_dim()) * options.kv.bytes();
+        let max = usize::MAX / 4 / per_token.max(c.group() * 64);
+        if !(1..=max).contains(&options.ctx) {
+            return Err(StateError::Context { ctx: options.ctx, max });
+        }
+        let buffer_bytes = Sizes::new(c, &model.weights, options).bytes(options);
+        Ok(Plan { kv_bytes: per_token * options.ctx, buffer_bytes })
+    }
+
+    /// An empty state. Of the KV cache only addresses are taken; memory is when positions are filled.
+    pub fn new(model: &Model<'_>, options: StateOptions) -> Result<Self, StateError> {
+        Self::plan(model, &options)?;
+        let c = &model.config;
+        let s = Sizes::new(c, &model.weights, &options);
+        let (n, cells) = (options.batch, c.n_layers * options.ctx);
+        let floats = |len: usize| zeros::<f32>(n * len, "buffers");
+        let worker = |_| {
+            let mut w = Worker::default();
+            let failed = |_| StateError::Memory { bytes: s.scores * size_of::<f32>(), what: "attention scores" };
+            w.scores.try_reserve_exact(s.scores).map_err(failed)?;
+            Ok(w)
+        };
+        Ok(Self {
+            pos: 0,
+            k: Cache::new(options.kv, cells * s.k, "keys")?,
+            v: Cache::new(options.kv, cells * s.v, "values")?,
+            buffers: Buffers {
+                x: floats(s.dim)?,
+                xn: Acts::new(s.dim, n, s.forms.x),
+                q: floats(s.q)?,
+                k: floats(s.k)?,
+                v: floats(s.v)?,
+                att: Acts::new(s.att, n, s.forms.att),
+                y: floats(s.dim)?,
+                up: floats(s.hidden)?,
+                h: Acts::new(s.hidden, n, s.forms.h),
+                rope: floats(s.n_rot)?,
+                rope_local: if s.ropes > 1 { floats(s.n_rot)? } else { Vec::new() },
+                workers: (0..options.threads).map(worker).collect::<Result<_, StateError>>()?,
+            },
+            hidden: floats(s.dim)?,
+            n_hidden: 0,
+            options,
+        })
+    }
+
+    /// The choices it was made with.
+    pub fn options(&self) -> &StateOptions {
+        &self.options
+    }
+
+    /// Tokens evaluated so far.
+    pub fn position(&self) -> usize {
+        self.pos
+    }
+
+    /// Forgets all tokens from position `pos` on. Does nothing if there are not so many.
+    pub fn truncate(&mut self, pos: usize) {
+        if pos < self.pos {
+            self.pos = pos;
+            self.n_hidden = 0;
+        }
+    }
+
+    /// The final hidden vectors of the last batch, `[tokens][dim]`; empty if the last tokens were forgotten.
+    pub fn hidden(&self) -> &[f32] {
+        let dim = self.hidden.len() / self.options.batch;
+        &self.hidden[..self.n_hidden * dim]
+    }
+
+    /// Notes that a batch is complete (`Some(tokens)`) or failed.
+    pub(super) fn advance(&mut self, tokens: Option<usize>) {
+        self.n_hidden = tokens.unwrap_or(0);
+        self.pos += self.n_hidden;
+    }
+
+    /// Lends memory for `n` tokens.
+    pub(super) fn lend(&mut self, c: &Config, n: usize) -> Lent<'_> {
+        let b = &mut self.buffers;
+        let cut = |v: &mut Vec<f32>, width: usize| n.min(v.len() / width) * width;
+        macro_rules! share {
+            ($v:expr, $width:expr) => {{
+                let end = cut(&mut $v, $width);
+                Shared::new(&mut $v[..end], $width)
+            }};
+        }
+        Lent {
+            x: share!(b.x, c.dim),
+            xn: b.xn.share(n),
+            q: share!(b.q, c.q_dim()),
+            k: share!(b.k, c.k_dim()),
+            v: share!(b.v, c.v_dim()),
+            att: b.att.share(n),
+            y: share!(b.y, c.dim),
+            up: share!(b.up, c.hidden_dim),
+            h: b.h.share(n),
+            rope: share!(b.rope, c.rope.n_rot),
+            rope_local: share!(b.rope_local, c.rope.n_rot),
+            hidden: share!(self.hidden, c.dim),
+            keys: self.k.share(c.k_dim(), self.options.ctx),
+            values: self.v.share(c.v_dim(), self.options.ctx),
+            workers: Shared::new(&mut b.workers, 1),
+        }
+    }
+}
