@@ -140,11 +140,7 @@ impl<'f> Engine<'f> {
     }
 
     /// Appends tokens and calls `each` with the position of every one and the logits after it.
-    pub fn eval_each(
-        &mut self,
-        ids: &[u32],
-        mut each: impl FnMut(usize, &[f32]),
-    ) -> Result<(), EvalError> {
+    pub fn eval_each(&mut self, ids: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), EvalError> {
         let (dim, vocab) = (self.model.config.dim, self.model.config.vocab);
         let mut logits = vec![0.0; vocab * Head::BATCH.min(ids.len())];
         for batch in ids.chunks(self.batch()) {

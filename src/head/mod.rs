@@ -33,7 +33,7 @@ impl Head {
 
     /// Memory for the head of `model`.
     pub fn new(model: &Model<'_>, isa: Isa, exact: bool, threads: usize) -> Self {
-        let form = if exact { None } else { model.weights.output.format().act() };
+        let form = if exact { None } else { model.weights.output.w.format().act() };
         let n = if form.is_some() { model.config.dim * Self::BATCH } else { 0 };
         Self {
             isa,
@@ -49,8 +49,10 @@ impl Head {
     /// Bytes of a head's memory.
     pub fn bytes(model: &Model<'_>, exact: bool, threads: usize) -> usize {
         let n = model.config.dim;
-        let form = |b: ActBlock| Self::BATCH * (n + n / b.elements() * size_of::<f32>() + n / SUM * size_of::<i16>());
-        let forms = if exact { None } else { model.weights.output.format().act() };
+        let form = |b: ActBlock| {
+            Self::BATCH * (n + n / b.elements() * size_of::<f32>() + n / SUM * size_of::<i16>())
+        };
+        let forms = if exact { None } else { model.weights.output.w.format().act() };
         forms.map_or(0, form) + threads * Scratch::floats(n, exact) * size_of::<f32>()
     }
 
@@ -64,7 +66,7 @@ impl Head {
         hidden: &[f32],
         logits: &mut [f32],
     ) -> Result<(), EvalError> {
-        let (c, w) = (&model.config, model.weights.output);
+        let (c, output) = (&model.config, &model.weights.output);
         let tokens = hidden.len() / c.dim;
         let non_finite = |place| EvalError::NonFinite { position, layer: None, place };
         if !self.quantize(hidden) {
@@ -72,7 +74,13 @@ impl Head {
         }
         let q8 = self.form.map(|block| {
             let (n, blocks) = (tokens * c.dim, tokens * c.dim / block.elements());
-            Q8 { block, n: c.dim, codes: &self.codes[..n], scales: &self.scales[..blocks], sums: &self.sums[..n / SUM] }
+            Q8 {
+                block,
+                n: c.dim,
+                codes: &self.codes[..n],
+                scales: &self.scales[..blocks],
+                sums: &self.sums[..n / SUM],
+            }
         });
         let form = |block| q8.filter(|q| q.block == block);
         let input = Input { f32: hidden, n: c.dim, b32: form(ActBlock::B32), b256: form(ActBlock::B256) };
@@ -83,10 +91,12 @@ impl Head {
         team.run(|m| {
             let mut scratch = scratch.rows(m);
             let mut out = out.cols(m, ROW_UNIT);
+            let rows = out.range();
             for scratch in scratch.data() {
-                matmul(isa, exact, w, &input, &mut out, scratch);
+                matmul(isa, exact, output.w, &input, &mut out, scratch);
             }
             for t in 0..tokens {
+                output.finish(isa, out.row(t), rows.clone());
                 if let Some(cap) = c.final_softcap {
                     simd!(isa, s => softcap(s, out.row(t), cap));
                 }

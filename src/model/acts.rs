@@ -87,7 +87,8 @@ impl SharedActs<'_> {
             let range = codes.range();
             for (t, x) in x.chunks_exact(n).enumerate() {
                 let x = &x[range.clone()];
-                let ok = simd!(isa, s => quantize(s, form.block, x, codes.row(t), scales.row(t), sums.row(t)));
+                let ok =
+                    simd!(isa, s => quantize(s, form.block, x, codes.row(t), scales.row(t), sums.row(t)));
                 if !ok {
                     bad(t);
                 }
@@ -106,6 +107,11 @@ impl SharedActs<'_> {
                 sums: f.sums.read(m),
             })
         };
-        Input { f32: self.f32.read(m), n: self.f32.width(), b32: form(ActBlock::B32), b256: form(ActBlock::B256) }
+        Input {
+            f32: self.f32.read(m),
+            n: self.f32.width(),
+            b32: form(ActBlock::B32),
+            b256: form(ActBlock::B256),
+        }
     }
 }

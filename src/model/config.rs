@@ -39,6 +39,9 @@ pub struct Config {
     pub qk_norm: bool,
     /// The outputs of attention and feed-forward are normalised before they are added.
     pub post_norms: bool,
+    /// Products of the feed-forward block are multiplied by their tensors' `.scale` companions. The reference does so
+    /// for some architectures only, and files are made to suit it.
+    pub ffn_scales: bool,
     /// The feed-forward block's activation.
     pub activation: Activation,
     /// What embeddings are multiplied by.

@@ -34,7 +34,9 @@ pub enum LoadError {
         expected: String,
     },
     /// A key that asks for arithmetic we do not have. To run the model without it would give wrong text.
-    #[error("metadata key {key} is {value}, which asks for arithmetic this program does not have for '{arch}'")]
+    #[error(
+        "metadata key {key} is {value}, which asks for arithmetic this program does not have for '{arch}'"
+    )]
     Unsupported {
         /// The key.
         key: String,

@@ -10,7 +10,13 @@ use crate::kernel::par::Team;
 /// One team run; every (token, row) pair is computed as it would be alone, so how tokens are cut into batches changes no
 /// bit. There must be at most [`StateOptions::batch`](super::StateOptions) tokens. After an error the sequence is as it
 /// was before.
-pub fn forward(model: &Model<'_>, state: &mut State, team: &Team, isa: Isa, ids: &[u32]) -> Result<(), EvalError> {
+pub fn forward(
+    model: &Model<'_>,
+    state: &mut State,
+    team: &Team,
+    isa: Isa,
+    ids: &[u32],
+) -> Result<(), EvalError> {
     let (c, w) = (&model.config, &model.weights);
     let (pos, ctx, exact) = (state.position(), state.options().ctx, state.options().exact);
     if ids.len() > ctx - pos || ids.len() > state.options().batch {

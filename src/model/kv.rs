@@ -91,7 +91,15 @@ pub struct Span {
 
 impl SharedCache<'_> {
     /// Stores rows of `from` (which hold this member's columns, dealt in units of `unit`) at positions from `pos` on.
-    pub fn store(&self, m: &Member<'_>, isa: Isa, layer: usize, pos: usize, unit: usize, from: &mut Cols<'_, f32>) {
+    pub fn store(
+        &self,
+        m: &Member<'_>,
+        isa: Isa,
+        layer: usize,
+        pos: usize,
+        unit: usize,
+        from: &mut Cols<'_, f32>,
+    ) {
         match &self.store {
             SharedStore::F16(s) => put(isa, &mut s.cols(m, unit), layer * self.ctx + pos, from),
             SharedStore::F32(s) => put(isa, &mut s.cols(m, unit), layer * self.ctx + pos, from),

@@ -6,7 +6,7 @@ use super::config::Activation;
 use super::error::EvalError;
 use super::kv::Span;
 use super::state::Lent;
-use super::weights::{Layer, Linear, Then};
+use super::weights::{Layer, Linear};
 use super::{Config, Model};
 use crate::kernel::isa::Isa;
 use crate::kernel::op::activation::{geglu, swiglu};
@@ -41,8 +41,13 @@ pub enum Place {
 }
 
 impl Place {
-    const NAMES: [&str; 5] =
-        ["the input of attention", "attention", "the input of the feed-forward block", "the feed-forward block", "the final hidden vector"];
+    const NAMES: [&str; 5] = [
+        "the input of attention",
+        "attention",
+        "the input of the feed-forward block",
+        "the feed-forward block",
+        "the final hidden vector",
+    ];
 }
 
 /// The first number found that is not finite, by layer, place and token.
@@ -130,13 +135,8 @@ impl Pass<'_> {
         for worker in workers.data() {
             matmul(self.isa, self.exact, l.w, &x.input(m), &mut out, &mut worker.scratch);
         }
-        for then in l.then.iter().flatten() {
-            for t in 0..out.height() {
-                match then {
-                    Then::Scale(by) => simd!(self.isa, s => scale(s, out.row(t), *by)),
-                    Then::Bias(b) => simd!(self.isa, s => add(s, out.row(t), &b[range.clone()])),
-                }
-            }
+        for t in 0..out.height() {
+            l.finish(self.isa, out.row(t), range.clone());
         }
     }
 

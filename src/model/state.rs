@@ -193,7 +193,8 @@ impl State {
         let floats = |len: usize| zeros::<f32>(n * len, "buffers");
         let worker = |_| {
             let mut w = Worker::default();
-            let failed = |_| StateError::Memory { bytes: s.scores * size_of::<f32>(), what: "attention scores" };
+            let failed =
+                |_| StateError::Memory { bytes: s.scores * size_of::<f32>(), what: "attention scores" };
             w.scores.try_reserve_exact(s.scores).map_err(failed)?;
             Ok(w)
         };

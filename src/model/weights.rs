@@ -4,7 +4,11 @@ use super::config::Config;
 use super::error::LoadError;
 use crate::gguf::{File, TensorInfo};
 use crate::kernel::format::{ActBlock, Matrix, all, of};
+use crate::kernel::isa::Isa;
+use crate::kernel::op::map::{add, scale};
+use crate::simd;
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// Names shown of a long list.
 const SHOWN: usize = 8;
@@ -18,7 +22,7 @@ pub struct Weights<'f> {
     /// `[dim]`
     pub output_norm: Vec<f32>,
     /// `[vocab][dim]`; the embedding again where the file has no other.
-    pub output: Matrix<'f>,
+    pub output: Linear<'f>,
     /// Divisors of the rotation's frequencies, `[n_rot / 2]`
     pub rope_factors: Option<Vec<f32>>,
 }
@@ -59,6 +63,18 @@ pub struct Linear<'f> {
     pub w: Matrix<'f>,
     /// Applied in order to every product.
     pub then: [Option<Then>; 2],
+}
+
+impl Linear<'_> {
+    /// Applies what follows the product to the outputs `rows` of one token.
+    pub fn finish(&self, isa: Isa, out: &mut [f32], rows: Range<usize>) {
+        for then in self.then.iter().flatten() {
+            match then {
+                Then::Scale(by) => simd!(isa, s => scale(s, out, *by)),
+                Then::Bias(b) => simd!(isa, s => add(s, out, &b[rows.clone()])),
+            }
+        }
+    }
 }
 
 /// Something done to the outputs of a matrix.
@@ -147,6 +163,8 @@ impl<'f> Loader<'f> {
             Some(_) => self.matrix("output.weight", c.vocab, c.dim)?,
             None => token_embd,
         };
+        let bias = self.optional_vector("output.bias", c.vocab)?.map(Then::Bias);
+        let output = Linear { w: output, then: [bias, None] };
         let rope_factors = self.optional_vector("rope_freqs.weight", c.rope.n_rot / 2)?;
         if let Some(i) = rope_factors.as_ref().and_then(|f| f.iter().position(|&x| x == 0.0)) {
             return Err(LoadError::Element { tensor: "rope_freqs.weight".to_owned(), index: i, value: 0.0 });
@@ -170,22 +188,39 @@ impl<'f> Loader<'f> {
             o: self.linear(l, "attn_output", c.dim, c.att_dim())?,
             post_attn_norm: when(c.post_norms, "post_attention_norm", c.dim, self)?,
             ffn_norm: self.vector(&name("ffn_norm"), c.dim)?,
-            gate: self.linear(l, "ffn_gate", c.hidden_dim, c.dim)?,
-            up: self.linear(l, "ffn_up", c.hidden_dim, c.dim)?,
-            down: self.linear(l, "ffn_down", c.dim, c.hidden_dim)?,
+            gate: self.ffn(c, l, "ffn_gate", c.hidden_dim, c.dim)?,
+            up: self.ffn(c, l, "ffn_up", c.hidden_dim, c.dim)?,
+            down: self.ffn(c, l, "ffn_down", c.dim, c.hidden_dim)?,
             post_ffn_norm: when(c.post_norms, "post_ffw_norm", c.dim, self)?,
         })
     }
 
-    /// A matrix with its optional bias and scale. In the feed-forward block the bias comes before the scale.
+    /// A matrix with its optional scale, then its optional bias.
     fn linear(&mut self, l: usize, part: &str, rows: usize, cols: usize) -> Result<Linear<'f>, LoadError> {
         let w = self.matrix(&format!("blk.{l}.{part}.weight"), rows, cols)?;
-        let bias = self.optional_vector(&format!("blk.{l}.{part}.bias"), rows)?.map(Then::Bias);
-        let scale = self.optional_vector(&format!("blk.{l}.{part}.scale"), 1)?.map(|s| Then::Scale(s[0]));
-        // Companion of 4-bit activations, which we do not use.
-        self.find(&format!("blk.{l}.{part}.input_scale"));
-        let then = if part.starts_with("ffn") { [bias, scale] } else { [scale, bias] };
-        Ok(Linear { w, then })
+        Ok(Linear { w, then: [self.scale(l, part)?, self.bias(l, part, rows)?] })
+    }
+
+    /// The same in the feed-forward block, where the bias comes before the scale.
+    fn ffn(
+        &mut self,
+        c: &Config,
+        l: usize,
+        part: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<Linear<'f>, LoadError> {
+        let w = self.matrix(&format!("blk.{l}.{part}.weight"), rows, cols)?;
+        let scale = if c.ffn_scales { self.scale(l, part)? } else { None };
+        Ok(Linear { w, then: [self.bias(l, part, rows)?, scale] })
+    }
+
+    fn bias(&mut self, l: usize, part: &str, rows: usize) -> Result<Option<Then>, LoadError> {
+        Ok(self.optional_vector(&format!("blk.{l}.{part}.bias"), rows)?.map(Then::Bias))
+    }
+
+    fn scale(&mut self, l: usize, part: &str) -> Result<Option<Then>, LoadError> {
+        Ok(self.optional_vector(&format!("blk.{l}.{part}.scale"), 1)?.map(|s| Then::Scale(s[0])))
     }
 
     fn find(&mut self, name: &str) -> Option<&'f TensorInfo> {

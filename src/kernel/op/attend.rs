@@ -98,18 +98,28 @@ mod tests {
         (0..n).map(|i| (((i + seed) * 7919 % 401) as f32 - 200.0) * 0.01).collect()
     }
 
-    fn real(q: &[f32], k: &[f32], v: &[f32], (stride, at): (usize, usize), len: usize, vlen: usize) -> Vec<f64> {
+    fn real(
+        q: &[f32],
+        k: &[f32],
+        v: &[f32],
+        (stride, at): (usize, usize),
+        len: usize,
+        vlen: usize,
+    ) -> Vec<f64> {
         let mut out = Vec::new();
         for q in q.chunks_exact(len) {
             let scores: Vec<f64> = k
                 .chunks_exact(stride)
-                .map(|k| q.iter().zip(&k[at..]).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>() * 0.3)
+                .map(|k| {
+                    q.iter().zip(&k[at..]).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>() * 0.3
+                })
                 .collect();
             let max = scores.iter().copied().fold(f64::MIN, f64::max);
             let e: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
             let sum: f64 = e.iter().sum();
             for d in 0..vlen {
-                let w = e.iter().zip(v.chunks_exact(stride)).map(|(e, v)| e * f64::from(v[at + d])).sum::<f64>();
+                let w =
+                    e.iter().zip(v.chunks_exact(stride)).map(|(e, v)| e * f64::from(v[at + d])).sum::<f64>();
                 out.push(w / sum);
             }
         }

@@ -53,8 +53,8 @@ pub fn store<S: Simd, E: Element>(s: S, x: &[f32], to: &mut [E]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::op::dot::dot;
     use crate::kernel::isa::Isa;
+    use crate::kernel::op::dot::dot;
 
     #[test]
     fn stored_numbers_come_back_and_dots_equal_the_f32_dot() {

@@ -60,7 +60,10 @@ pub(super) mod tests {
 
     fn grid() -> Vec<f32> {
         let n = 1 << 18;
-        (0..n).map(|i| MIN + (MAX - MIN) * (i as f32 / n as f32)).chain((0..n).map(|i| i as f32 * 1e-6 - 0.13)).collect()
+        (0..n)
+            .map(|i| MIN + (MAX - MIN) * (i as f32 / n as f32))
+            .chain((0..n).map(|i| i as f32 * 1e-6 - 0.13))
+            .collect()
     }
 
     #[test]

@@ -17,12 +17,14 @@ pub(super) static ARCH: Arch = Arch {
     switches: |keys, config| {
         config.qk_norm = true;
         config.post_norms = true;
+        config.ffn_scales = false;
         config.activation = Activation::Gelu;
         config.embed_scale = (config.dim as f32).sqrt();
         config.final_softcap = keys.positive("final_logit_softcapping")?;
         // 27B was trained with the length of a head as if heads shared `dim`; `attention.scale` is not read by the
         // reference either.
-        let scaled_by = if config.n_layers == LAYERS_27B { config.dim / config.n_heads } else { config.head_dim };
+        let scaled_by =
+            if config.n_layers == LAYERS_27B { config.dim / config.n_heads } else { config.head_dim };
         config.attn_scale = 1.0 / (scaled_by as f32).sqrt();
         let window = keys.meta.u64(&keys.full("attention.sliding_window"))?.unwrap_or(0);
         if window == 0 {
@@ -37,7 +39,11 @@ pub(super) static ARCH: Arch = Arch {
             }
         };
         if layers.len() != config.n_layers {
-            return Err(keys.value(pattern, format!("{} elements", layers.len()), format!("must have one for each of {} layers", config.n_layers)));
+            return Err(keys.value(
+                pattern,
+                format!("{} elements", layers.len()),
+                format!("must have one for each of {} layers", config.n_layers),
+            ));
         }
         config.local = Some(Local {
             window: keys.in_range("attention.sliding_window", window, 1 << 30)?,

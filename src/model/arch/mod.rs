@@ -52,11 +52,20 @@ pub fn config(file: &gguf::File) -> Result<Config, LoadError> {
 fn plain(keys: &Keys<'_>, file: &gguf::File) -> Result<Config, LoadError> {
     let n_layers = keys.count("block_count", 100_000)?;
     let dim = keys.count("embedding_length", 1 << 20)?;
-    let hidden_dim = keys.same_in_all_layers("feed_forward_length", n_layers, 1 << 24)?.ok_or_else(|| keys.missing("feed_forward_length"))?;
-    let n_heads = keys.same_in_all_layers("attention.head_count", n_layers, 1 << 16)?.ok_or_else(|| keys.missing("attention.head_count"))?;
-    let n_kv_heads = keys.same_in_all_layers("attention.head_count_kv", n_layers, 1 << 16)?.unwrap_or(n_heads);
+    let hidden_dim = keys
+        .same_in_all_layers("feed_forward_length", n_layers, 1 << 24)?
+        .ok_or_else(|| keys.missing("feed_forward_length"))?;
+    let n_heads = keys
+        .same_in_all_layers("attention.head_count", n_layers, 1 << 16)?
+        .ok_or_else(|| keys.missing("attention.head_count"))?;
+    let n_kv_heads =
+        keys.same_in_all_layers("attention.head_count_kv", n_layers, 1 << 16)?.unwrap_or(n_heads);
     if !n_heads.is_multiple_of(n_kv_heads) {
-        return Err(keys.value("attention.head_count_kv", n_kv_heads, format!("must divide attention.head_count, {n_heads}")));
+        return Err(keys.value(
+            "attention.head_count_kv",
+            n_kv_heads,
+            format!("must divide attention.head_count, {n_heads}"),
+        ));
     }
     let head_dim = match keys.optional_count("attention.key_length", 1 << 16)? {
         Some(n) => n,
@@ -70,9 +79,14 @@ fn plain(keys: &Keys<'_>, file: &gguf::File) -> Result<Config, LoadError> {
     };
     let n_rot = keys.optional_count("rope.dimension_count", 1 << 16)?.unwrap_or(head_dim);
     if n_rot > head_dim || !n_rot.is_multiple_of(2) {
-        return Err(keys.value("rope.dimension_count", n_rot, format!("must be even and at most the head's {head_dim}")));
+        return Err(keys.value(
+            "rope.dimension_count",
+            n_rot,
+            format!("must be even and at most the head's {head_dim}"),
+        ));
     }
-    let train_ctx = keys.optional_count("context_length", 1 << 30)?.ok_or_else(|| keys.missing("context_length"))?;
+    let train_ctx =
+        keys.optional_count("context_length", 1 << 30)?.ok_or_else(|| keys.missing("context_length"))?;
     Ok(Config {
         arch: keys.arch,
         dim,
@@ -85,7 +99,9 @@ fn plain(keys: &Keys<'_>, file: &gguf::File) -> Result<Config, LoadError> {
         // Rows of the embedding, which may be more than the tokenizer has tokens.
         vocab: file.tensor("token_embd.weight").map_or(0, |t| t.dims[1] as usize),
         train_ctx,
-        norm_eps: keys.f32("attention.layer_norm_rms_epsilon")?.ok_or_else(|| keys.missing("attention.layer_norm_rms_epsilon"))?,
+        norm_eps: keys
+            .f32("attention.layer_norm_rms_epsilon")?
+            .ok_or_else(|| keys.missing("attention.layer_norm_rms_epsilon"))?,
         rope_style: Style::Halves,
         rope: keys.rope(n_rot, train_ctx)?,
         local: None,
@@ -95,6 +111,7 @@ fn plain(keys: &Keys<'_>, file: &gguf::File) -> Result<Config, LoadError> {
         },
         qk_norm: false,
         post_norms: false,
+        ffn_scales: true,
         activation: Activation::Silu,
         embed_scale: 1.0,
         final_softcap: None,
@@ -201,7 +218,7 @@ impl Keys<'_> {
     /// Refuses keys that ask for arithmetic we would silently leave out. Values in the list mean "none": what writers
     /// that always write every key put there.
     fn refuse_what_changes_arithmetic(&self, understood: &[&str]) -> Result<(), LoadError> {
-        const NONE: [(&str, &[f32]); 21] = [
+        const NONE: [(&str, &[f32]); 20] = [
             ("expert_count", &[0.0]),
             ("logit_scale", &[0.0, 1.0]),
             ("residual_scale", &[0.0, 1.0]),
@@ -212,7 +229,6 @@ impl Keys<'_> {
             ("swiglu_clamp_shexp", &[0.0]),
             ("use_parallel_residual", &[0.0]),
             ("nextn_predict_layers", &[0.0]),
-            ("pooling_type", &[0.0, u32::MAX as f32]),
             ("attention.max_alibi_bias", &[0.0]),
             ("attention.clamp_kqv", &[0.0]),
             ("attention.output_scale", &[0.0, 1.0]),

@@ -2,4 +2,11 @@
 
 use super::Arch;
 
-pub(super) static ARCH: Arch = Arch { name: "qwen2", understood: &[], switches: |_, _| Ok(()) };
+pub(super) static ARCH: Arch = Arch {
+    name: "qwen2",
+    understood: &[],
+    switches: |_, config| {
+        config.ffn_scales = false;
+        Ok(())
+    },
+};
