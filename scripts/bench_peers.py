@@ -15,6 +15,7 @@ import tempfile
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 TESTS = ("prefill", "decode")
+REPS = 3  # of each program in each round; the median of them counts, so that a cold first one does not
 
 
 def run(command):
@@ -31,7 +32,7 @@ def run(command):
 
 def bench_twinband(program, model, options):
     out, rss = run([program, "bench", model, "--prefill", options.prefill, "--decode", options.decode,
-                    "--reps", 1, "--threads", options.threads, "--json"])
+                    "--reps", REPS, "--threads", options.threads, "--json"])
     result = json.loads(out)
     result.update(prefill=result["prefill_tps"], decode=result["decode_tps"], rss_mb=rss)
     return result
@@ -39,12 +40,12 @@ def bench_twinband(program, model, options):
 
 def bench_peer(program, model, options):
     """Prefill from an empty context, and decode from where the prompt ended: the positions Twinband measures."""
-    common = [program, "-m", model, "-t", options.threads, "-r", 1, "-o", "json"]
+    common = [program, "-m", model, "-t", options.threads, "-r", REPS, "-o", "json"]
     first, rss = run(common + ["-p", options.prefill, "-n", 0])
     second, rss2 = run(common + ["-p", 0, "-n", options.decode, "-d", options.prefill])
     prefill, decode = json.loads(first)[0], json.loads(second)[0]
-    return {"prefill": prefill["avg_ts"], "decode": decode["avg_ts"], "rss_mb": max(rss, rss2),
-            "build": f"{prefill['build_commit']}, {prefill['model_type']}", "commit": prefill["build_commit"]}
+    return {"prefill": statistics.median(prefill["samples_ts"]), "decode": statistics.median(decode["samples_ts"]),
+            "rss_mb": max(rss, rss2), "commit": prefill["build_commit"]}
 
 
 def machine():

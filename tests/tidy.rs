@@ -583,8 +583,5 @@ fn every_rule_can_object() {
     let shown =
         shown_commands("`twinband run MODEL`, the twinband project\n$ twinband info X\ntwinband man > a");
     assert_eq!(shown, ["info", "man", "run"].map(str::to_owned).into());
-    assert_eq!(
-        [2]
-    );
     assert_eq!(unnamed("llama, qwen2", ["llama", "qwen", "gemma3"]), ["qwen", "gemma3"]);
 }
