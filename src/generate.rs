@@ -4,6 +4,7 @@
 //! one costs only its new part. The loop itself is pure control flow: its tests run it over a scripted engine.
 
 pub mod digest;
+mod engine;
 pub mod memory;
 pub mod stop;
 

@@ -12,11 +12,16 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+mod bench;
 mod completions;
 mod info;
 pub mod interrupt;
+mod load;
 mod man;
 pub mod options;
+mod ppl;
+mod report;
+mod run;
 mod ui;
 
 pub use interrupt::Interrupted;
@@ -48,6 +53,9 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(run::Args),
+    Bench(bench::Args),
+    Ppl(ppl::Args),
     Completions(completions::Args),
     Info(info::Args),
     Man(man::Args),
@@ -68,6 +76,9 @@ impl Cli {
     pub fn run(&self) -> anyhow::Result<()> {
         let ui = Ui::new(self.verbose, self.quiet);
         match &self.command {
+            Command::Run(args) => run::run(args, &ui),
+            Command::Bench(args) => bench::run(args, &ui),
+            Command::Ppl(args) => ppl::run(args, &ui),
             Command::Completions(args) => completions::run(args, &ui),
             Command::Info(args) => info::run(args, &ui),
             Command::Man(args) => man::run(args, &ui),

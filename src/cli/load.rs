@@ -1,0 +1,111 @@
+//! From a model file and the engine's options to what a command works with.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use super::options::{EngineOptions, Kv};
+use super::{Ui, report};
+use crate::generate::{Vocabulary, memory};
+use crate::gguf::File;
+use crate::head::{self, Engine};
+use crate::host::Host;
+use crate::kernel::isa::Isa;
+use crate::model::{KvType, Model};
+use crate::tokenizer::{self, Tokenizer};
+
+/// Opens a model file; weights stay on disk until they are used.
+pub fn file(path: &Path) -> anyhow::Result<File> {
+    let file = File::open(path)?;
+    Ok(file)
+}
+
+/// A model ready to run.
+pub struct Loaded<'f> {
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its weights, state and threads.
+    pub engine: Engine<'f>,
+    file: &'f File,
+}
+
+impl<'f> Loaded<'f> {
+    /// Loads what the file describes, says with `-v` how much memory that takes, and takes it.
+    pub fn new(file: &'f File, options: &EngineOptions, ui: &Ui) -> anyhow::Result<Self> {
+        let isa = Isa::by_name(&options.isa)?;
+        let host = Host::new();
+        let model = Model::load(file)?;
+        let tokenizer = Tokenizer::from_gguf(file.meta(), &tokenizer::Options { pre: options.pre.clone() })?;
+        for warning in
+            model.warnings.iter().map(String::as_str).chain(tokenizer.warnings().iter().map(String::as_str))
+        {
+            ui.warn(warning);
+        }
+        let threads = if options.threads == 0 { host.default_threads() } else { options.threads };
+        let mut chosen =
+            head::EngineOptions { isa, exact: options.exact, ..head::EngineOptions::new(&model, threads) };
+        chosen.kv = match options.kv {
+            Kv::F16 => KvType::F16,
+            Kv::F32 => KvType::F32,
+        };
+        chosen.batch = options.batch.unwrap_or(chosen.batch);
+        chosen.ctx = options.ctx.unwrap_or(chosen.ctx);
+        let trained = model.config.train_ctx;
+        if chosen.ctx > trained {
+            ui.warn(format_args!("--ctx {} is more than the {trained} tokens the model was trained on: text beyond is likely poor", chosen.ctx));
+        }
+        let plan = Engine::plan(&model, &chosen)?;
+        let (kv, buffers) = (plan.kv_bytes as u64, plan.buffer_bytes as u64);
+        let sizes = format!(
+            "memory: KV cache {} for {} tokens, buffers {}, file {} mapped",
+            report::bytes(kv),
+            chosen.ctx,
+            report::bytes(buffers),
+            report::bytes(file.size())
+        );
+        ui.detail(&sizes);
+        if let Some(available) = host.available_memory() {
+            if kv + buffers > available {
+                ui.warn(format_args!(
+                    "{} available, but the full context needs more ({sizes}): lower --ctx",
+                    report::bytes(available)
+                ));
+            } else if file.size() > available {
+                ui.warn(format_args!(
+                    "{} available, less than the file's {}: weights will be read from disk again and again",
+                    report::bytes(available),
+                    report::bytes(file.size())
+                ));
+            }
+        }
+        let engine = Engine::new(model, &chosen).with_context(|| sizes)?;
+        memory::sample();
+        Ok(Loaded { tokenizer, engine, file })
+    }
+
+    /// The tensors that every token reads whole: all but an embedding that is not the head too, of which it reads a row.
+    pub fn weights(&self) -> anyhow::Result<Vec<&'f [u8]>> {
+        let file = self.file;
+        let tied = file.tensor("output.weight").is_none();
+        let tensors = file.tensors().iter().filter(|tensor| tied || tensor.name != "token_embd.weight");
+        Ok(tensors.map(|tensor| file.data(tensor)).collect::<Result<_, _>>()?)
+    }
+}
+
+/// A tokenizer's tokens as the user is to see them.
+pub struct Shown<'a> {
+    /// Whose.
+    pub tokenizer: &'a Tokenizer,
+    /// Show control tokens too.
+    pub special: bool,
+}
+
+impl Vocabulary for Shown<'_> {
+    fn piece(&self, id: u32) -> &[u8] {
+        if self.special { self.tokenizer.piece_special(id) } else { self.tokenizer.piece(id) }
+    }
+
+    fn is_end(&self, id: u32) -> bool {
+        self.tokenizer.is_end_of_generation(id)
+    }
+}

@@ -1,0 +1,256 @@
+//! `twinband ppl`: how well the model predicts a text.
+//!
+//! The windows and the scoring rule are those of llama.cpp's `perplexity` tool, so that figures compare. Without
+//! `--stride`: the text's tokens (with BOS before them where the model adds one) are cut into windows of `--window`
+//! tokens, a last incomplete one is dropped; in each window the first token is replaced by BOS where the model adds
+//! one, and the predictions of the window's second half are scored: of tokens w/2 + 1 to w - 1, given all before them in
+//! the window. With `--stride S`: windows begin every S tokens and the last S predictions of each are scored.
+//!
+//! Perplexity is `exp` of the mean of `-ln p` over all scored tokens; the error is that of the mean, times the
+//! perplexity.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context as _, bail};
+use serde::Serialize;
+
+use super::load::{self, Loaded};
+use super::options::{self, EngineOptions, positive};
+use super::{Interrupted, Ui, Usage, interrupt, report};
+use crate::tokenizer::Special;
+
+/// Measure the perplexity of a text
+///
+/// Windows and scoring are as in llama.cpp's perplexity tool: windows side by side, the second half of each scored.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The model file (GGUF; any part of a split set)
+    model: PathBuf,
+
+    /// The text; - is standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: PathBuf,
+
+    /// Tokens a window
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
+    window: usize,
+
+    /// Begin a window every N tokens and score the last N predictions of each [default: windows side by side, second half scored]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    stride: Option<usize>,
+
+    /// Score at most N windows
+    #[arg(long, value_name = "N", value_parser = positive)]
+    windows: Option<usize>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    engine: EngineOptions,
+}
+
+/// `ppl --json`.
+#[derive(Debug, Serialize)]
+struct Report {
+    ppl: f64,
+    ppl_error: f64,
+    nll: f64,
+    scored: usize,
+    tokens: usize,
+    windows: usize,
+    window: usize,
+    stride: usize,
+}
+
+/// Evaluates the windows one by one and prints the result.
+pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
+    let plan = Plan::new(args.window, args.stride)?;
+    let text = options::text_of(&args.file)?;
+    let engine = EngineOptions { ctx: Some(args.engine.ctx.unwrap_or(args.window)), ..args.engine.clone() };
+    let file = load::file(&args.model)?;
+    let mut model = Loaded::new(&file, &engine, ui)?;
+    let ids = model.tokenizer.encode_prompt(&text, Special::Ignore);
+    let count = plan.count(ids.len()).min(args.windows.unwrap_or(usize::MAX));
+    if count == 0 {
+        bail!(
+            "the text has {} tokens, but one window needs {}: give more text or a smaller --window",
+            ids.len(),
+            args.window
+        );
+    }
+    let flag = interrupt::flag()?;
+    let bos = model.tokenizer.leading_bos();
+    let mut progress = ui.progress("windows", count as u64);
+    let mut sum = Sum::default();
+    let mut window = Vec::with_capacity(args.window);
+    for number in 0..count {
+        let start = number * plan.stride;
+        window.clear();
+        window.extend_from_slice(ids.get(start..start + plan.window).unwrap_or_default());
+        if let (Some(first), Some(bos)) = (window.first_mut(), bos) {
+            *first = bos;
+        }
+        model.engine.truncate(0);
+        let (before, scored) = window.split_at(plan.scored.start);
+        model.engine.eval(before)?;
+        let mut failure = None;
+        // The last token is the target of the last prediction only.
+        model.engine.eval_each(&scored[..scored.len() - 1], |position, logits| {
+            match window.get(position + 1).and_then(|target| log_probability(logits, *target)) {
+                Some(log) => sum.add(-log),
+                None => failure = failure.or(Some(start + position)),
+            }
+        })?;
+        if let Some(position) = failure {
+            bail!(
+                "the logits after token {position} of the text are not numbers: the model file is damaged or its arithmetic overflowed"
+            );
+        }
+        if flag.load(Ordering::SeqCst) {
+            return Err(Interrupted.into());
+        }
+        progress.set(number as u64 + 1);
+        ui.detail(format_args!("[{}] {:.4}", number + 1, sum.perplexity().0));
+    }
+    progress.finish();
+    let (ppl, ppl_error) = sum.perplexity();
+    if args.json {
+        return report::json(&Report {
+            ppl,
+            ppl_error,
+            nll: sum.mean(),
+            scored: sum.count,
+            tokens: ids.len(),
+            windows: count,
+            window: plan.window,
+            stride: plan.stride,
+        });
+    }
+    use std::io::Write as _;
+    writeln!(
+        std::io::stdout().lock(),
+        "ppl {ppl:.4} +/- {ppl_error:.4} over {} predictions in {count} windows of {} tokens",
+        sum.count,
+        plan.window
+    )
+    .context("cannot write the result")
+}
+
+/// Where windows begin and which of their predictions count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Plan {
+    window: usize,
+    stride: usize,
+    /// Positions in a window whose logits predict a scored token.
+    scored: Range<usize>,
+}
+
+impl Plan {
+    fn new(window: usize, stride: Option<usize>) -> Result<Self, Usage> {
+        if window < 4 {
+            return Err(Usage(format!("--window {window} is too small: at least 4")));
+        }
+        match stride {
+            None => Ok(Plan { window, stride: window, scored: window / 2..window - 1 }),
+            Some(stride) if stride < window => {
+                Ok(Plan { window, stride, scored: window - stride - 1..window - 1 })
+            }
+            Some(stride) => Err(Usage(format!("--stride {stride} must be less than --window {window}"))),
+        }
+    }
+
+    /// How many whole windows a text of so many tokens has.
+    fn count(&self, tokens: usize) -> usize {
+        if tokens < self.window { 0 } else { (tokens - self.window) / self.stride + 1 }
+    }
+}
+
+/// Natural logarithm of the probability of `target` under `logits`, `[n_vocab]`; none if that is not a number.
+fn log_probability(logits: &[f32], target: u32) -> Option<f64> {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&logit| libm::exp(f64::from(logit - max))).sum();
+    let log = f64::from(logits.get(target as usize)? - max) - libm::log(sum);
+    log.is_finite().then_some(log)
+}
+
+/// Mean and spread of `-ln p`.
+#[derive(Debug, Default)]
+struct Sum {
+    count: usize,
+    nll: f64,
+    squares: f64,
+}
+
+impl Sum {
+    fn add(&mut self, nll: f64) {
+        self.count += 1;
+        self.nll += nll;
+        self.squares += nll * nll;
+    }
+
+    fn mean(&self) -> f64 {
+        self.nll / self.count.max(1) as f64
+    }
+
+    /// The perplexity and its standard error.
+    fn perplexity(&self) -> (f64, f64) {
+        let n = self.count.max(1) as f64;
+        let ppl = libm::exp(self.mean());
+        let variance = (self.squares / n - self.mean() * self.mean()).max(0.0);
+        let error = if self.count > 1 { ppl * (variance / (n - 1.0)).sqrt() } else { 0.0 };
+        (ppl, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_those_of_the_reference() -> Result<(), Usage> {
+        let plan = Plan::new(512, None)?;
+        // 255 predictions a window: of tokens 257 to 511.
+        assert_eq!(plan.scored, 256..511);
+        for (tokens, windows) in [(511, 0), (512, 1), (1023, 1), (1024, 2)] {
+            assert_eq!(plan.count(tokens), windows, "{tokens}");
+        }
+        let plan = Plan::new(512, Some(128))?;
+        assert_eq!(plan.scored, 383..511);
+        for (tokens, windows) in [(511, 0), (512, 1), (639, 1), (640, 2)] {
+            assert_eq!(plan.count(tokens), windows, "{tokens}");
+        }
+        assert!(Plan::new(3, None).is_err() && Plan::new(8, Some(8)).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn log_probabilities_of_a_known_law() {
+        let logits = [1.0f32.ln(), 2.0f32.ln(), 5.0f32.ln()];
+        for (id, p) in (0..).zip([0.125f64, 0.25, 0.625]) {
+            let log = log_probability(&logits, id).expect("a number");
+            assert!((log - p.ln()).abs() < 1e-6, "{id}: {log}");
+        }
+        let large = log_probability(&[1000.0, -1000.0], 1).expect("a number");
+        assert_eq!(large, -2000.0);
+        for bad in [[f32::NAN, 0.0], [0.0, f32::NAN], [f32::INFINITY, 0.0]] {
+            assert_eq!(log_probability(&bad, 1), None);
+        }
+        assert_eq!(log_probability(&[0.0], 1), None);
+    }
+
+    #[test]
+    fn perplexity_of_equal_probabilities_has_no_error() {
+        let mut sum = Sum::default();
+        (0..10).for_each(|_| sum.add(4f64.ln()));
+        let (ppl, error) = sum.perplexity();
+        assert!((ppl - 4.0).abs() < 1e-12 && error < 1e-6, "{ppl} {error}");
+        sum.add(8f64.ln());
+        // By hand: mean 1.44931, variance 0.03971, error of the mean 0.06301.
+        let (ppl, error) = sum.perplexity();
+        assert!((ppl - 4.26016).abs() < 1e-4 && (error - 0.26847).abs() < 1e-4, "{ppl} {error}");
+    }
+}

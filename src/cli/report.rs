@@ -1,0 +1,140 @@
+//! What `run` and `bench` tell about a run: the fields of `--json`, the lines of `--stats`.
+
+use serde::Serialize;
+
+use crate::generate::{Answer, memory};
+
+/// The part a GPU had in a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Gpu {
+    /// As asked for: `off`.
+    pub mode: &'static str,
+    /// What became of it.
+    pub state: &'static str,
+    /// The part of the output head computed there, from 0 to 1.
+    pub share: f64,
+}
+
+impl Gpu {
+    /// No GPU was asked for.
+    pub const OFF: Gpu = Gpu { mode: "off", state: "off", share: 0.0 };
+}
+
+/// `run --json`.
+#[derive(Debug, Serialize)]
+pub struct Run<'a> {
+    /// The text generated.
+    pub text: &'a str,
+    /// The ids of its tokens, an end-of-text token included.
+    pub tokens: &'a [u32],
+    /// How many tokens the prompt had.
+    pub prompt_tokens: usize,
+    /// Of the logits, 16 hex digits.
+    pub digest: String,
+    /// eos, stop, length, context or interrupted.
+    pub stop_reason: &'static str,
+    /// Prompt tokens a second.
+    pub prefill_tps: f64,
+    /// Generated tokens a second.
+    pub decode_tps: f64,
+    /// Peak of the memory allocated, sampled.
+    pub rss_anon_peak_bytes: u64,
+    /// What the GPU did.
+    pub gpu: Gpu,
+}
+
+impl<'a> Run<'a> {
+    /// The fields for an answer; the memory's peak is that until now.
+    pub fn new(answer: &'a Answer) -> Self {
+        Run {
+            text: &answer.text,
+            tokens: &answer.tokens,
+            prompt_tokens: answer.prompt_tokens,
+            digest: answer.digest.to_string(),
+            stop_reason: answer.stop.name(),
+            prefill_tps: answer.timing.prefill_tps(),
+            decode_tps: answer.timing.decode_tps(),
+            rss_anon_peak_bytes: memory::peak().anon,
+            gpu: Gpu::OFF,
+        }
+    }
+}
+
+/// The lines of `--stats`.
+pub fn stats(answer: &Answer, isa: &str, threads: usize) -> String {
+    let memory = memory::peak();
+    let timing = &answer.timing;
+    let mut lines = vec![
+        format!(
+            "prompt   {} tokens, {} evaluated at {:.1} tok/s",
+            answer.prompt_tokens,
+            timing.prompt_evals,
+            timing.prefill_tps()
+        ),
+        format!(
+            "answer   {} tokens at {:.1} tok/s; ended: {}",
+            answer.tokens.len(),
+            timing.decode_tps(),
+            answer.stop
+        ),
+        format!("digest   {}", answer.digest),
+        format!(
+            "memory   {} allocated, {} with the file's pages (peaks)",
+            bytes(memory.anon),
+            bytes(memory.total)
+        ),
+        format!("engine   {isa}, {threads} threads, gpu {}", Gpu::OFF.state),
+    ];
+    if answer.reused > 0 {
+        lines.insert(1, format!("reused   {} tokens of the prompt", answer.reused));
+    }
+    lines.join("\n")
+}
+
+/// A size for people, in units of 1000.
+pub fn bytes(n: u64) -> String {
+    match n {
+        0..10_000 => format!("{n} B"),
+        10_000..1_000_000 => format!("{:.0} kB", n as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", n as f64 / 1e6),
+        _ => format!("{:.2} GB", n as f64 / 1e9),
+    }
+}
+
+/// Writes a value as one line of JSON to standard output.
+pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, value)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// The median; of an even number of values the mean of the middle two; 0 of none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let n = sorted.len();
+    let at = |i: usize| sorted.get(i).copied().unwrap_or(0.0);
+    if n % 2 == 1 { at(n / 2) } else { (at((n / 2).saturating_sub(1)) + at(n / 2)) / 2.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[]), 0.0);
+        assert_eq!(median(&[3.0]), 3.0);
+        assert_eq!(median(&[3.0, 1.0]), 2.0);
+        assert_eq!(median(&[9.0, 1.0, 2.0]), 2.0);
+    }
+
+    #[test]
+    fn sizes_for_people() {
+        for (n, text) in [(0, "0 B"), (9999, "9999 B"), (98_362_432, "98.4 MB"), (2_500_000_000, "2.50 GB")] {
+            assert_eq!(bytes(n), text);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The model on the CPU as the loop's engine.
+
+use super::Engine;
+use crate::head;
+use crate::model::EvalError;
+
+impl Engine for head::Engine<'_> {
+    type Error = EvalError;
+
+    fn context(&self) -> usize {
+        self.ctx()
+    }
+
+    fn position(&self) -> usize {
+        self.position()
+    }
+
+    fn truncate(&mut self, position: usize) -> usize {
+        self.truncate(position);
+        self.position()
+    }
+
+    fn eval(&mut self, ids: &[u32]) -> Result<(), EvalError> {
+        self.eval(ids)
+    }
+
+    fn logits(&mut self) -> Result<&mut [f32], EvalError> {
+        self.logits()
+    }
+}
