@@ -89,7 +89,7 @@ fn files_that_cannot_be_run() -> Outcome {
         .raw_tensor("blk.0.attn_q.weight", &[256], GgmlType(16), vec![0; 66]);
     let file = model.write(dir.path(), "tiny.gguf");
     let shown = text(&["--metadata", "--tensors"], &file)?;
-    assert!(shown.contains("architecture nosuch is not supported"), "{shown}");
+    assert!(shown.contains("architecture 'nosuch' is not supported"), "{shown}");
     assert!(shown.contains("1 tensors of type IQ2_XXS, the first blk.0.attn_q.weight"), "{shown}");
     assert!(shown.contains("bad = \"\\u{1b}[2Jcleared\\u{202e}\""), "{shown}");
     assert!(!shown.contains('\u{1b}'), "control characters must not reach the terminal");
@@ -104,6 +104,22 @@ fn files_that_cannot_be_run() -> Outcome {
     assert_eq!(json["can_run"], false);
     let unknown = json["types"].as_array().and_then(|t| t.last()).ok_or("no types")?;
     assert_eq!((&unknown["code"], &unknown["bytes"]), (&200.into(), &serde_json::Value::Null));
+    Ok(())
+}
+
+#[test]
+fn what_is_missing_is_named() -> Outcome {
+    let dir = tempfile::tempdir()?;
+    for (model, expected) in [
+        (Tiny::new().without_tensor("blk.1.ffn_up.weight"), "blk.1.ffn_up.weight"),
+        (Tiny::new().without_key("llama.embedding_length"), "llama.embedding_length"),
+        (Tiny::new().without_key("general.architecture"), "general.architecture"),
+        (Tiny::new().without_key("tokenizer.ggml.merges"), "tokenizer.ggml.merges"),
+    ] {
+        let shown = text(&[], &model.write(dir.path(), "tiny.gguf"))?;
+        let verdict = shown.lines().find(|l| l.starts_with("can run")).ok_or("no verdict")?;
+        assert!(verdict.contains("no: ") && verdict.contains(expected), "{shown}");
+    }
     Ok(())
 }
 

@@ -11,6 +11,8 @@ use serde_json::{Map, Value as Json, json};
 use super::Ui;
 use crate::gguf::{Array, Error, Fault, File, Meta, SplitFault, TensorInfo, Value, printable};
 use crate::kernel::format::{self, GgmlType};
+use crate::model::{Model, arch};
+use crate::tokenizer::{self, Tokenizer};
 
 /// Show what is in a model file: architecture, dimensions, tensor types, memory of the KV cache, what can run
 #[derive(Debug, clap::Args)]
@@ -40,8 +42,6 @@ const KV_TOKENS: u64 = 1024;
 const SHOWN: usize = 8;
 /// Bytes of a string that are shown when it is shortened.
 const SHOWN_BYTES: usize = 200;
-/// Architectures of which there is a forward pass.
-const ARCHITECTURES: &[&str] = &["llama", "qwen2", "qwen3", "gemma3", "mistral3"];
 
 /// Opens the header of the file and describes it on standard output.
 pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
@@ -147,7 +147,7 @@ impl Summary {
         let text = |key: &str| text_of(meta, key);
         let architecture = text("general.architecture");
         let types = types(file.tensors());
-        let obstacles = obstacles(file, architecture.as_deref(), incomplete.as_deref());
+        let obstacles = obstacles(file, incomplete.is_some());
         let parameters = file.tensors().iter().fold(0, |sum: u64, t| sum.saturating_add(t.elements()));
         let weight_bytes: Option<u64> = types.iter().map(|t| t.bytes).sum();
         let bits = |bytes| (bytes as f64 * 8.0 / parameters as f64 * 100.0).round() / 100.0;
@@ -208,7 +208,9 @@ impl Summary {
             format!("{} per {KV_TOKENS} tokens of context (f16)", size(n))
         });
         line("KV cache", kv);
-        line("head", if self.tied_head { "token_embd.weight (tied)" } else { "output.weight" }.to_owned());
+        if self.tied_head {
+            line("head", "tied: token_embd.weight serves as output.weight".to_owned());
+        }
         for (i, ty) in self.types.iter().enumerate() {
             let bytes = ty.bytes.map_or("size unknown".to_owned(), size);
             let note = if ty.can_run { "" } else { "  cannot run" };
@@ -279,19 +281,11 @@ fn types(tensors: &[TensorInfo]) -> Vec<TypeUse> {
     by_code.into_iter().map(usage).collect()
 }
 
-/// Why the model cannot be run, as far as the header tells.
-fn obstacles(file: &File, architecture: Option<&str>, incomplete: Option<&str>) -> Vec<String> {
+/// Why the model cannot be run; empty if it can.
+fn obstacles(file: &File, incomplete: bool) -> Vec<String> {
     let mut out = Vec::new();
-    if incomplete.is_some() {
+    if incomplete {
         out.push("the file is not complete".to_owned());
-    }
-    match architecture {
-        None => out.push("general.architecture is missing".to_owned()),
-        Some(name) if !ARCHITECTURES.contains(&name) => {
-            let known = ARCHITECTURES.join(", ");
-            out.push(format!("architecture {} is not supported ({known} are)", printable(name.as_bytes())));
-        }
-        Some(_) => {}
     }
     if file.tensors().is_empty() {
         out.push("there are no tensors".to_owned());
@@ -301,6 +295,11 @@ fn obstacles(file: &File, architecture: Option<&str>, incomplete: Option<&str>) 
         let name = first.map_or(String::new(), |t| printable(t.name.as_bytes()));
         out.push(format!("{} tensors of type {}, the first {name}", usage.tensors, usage.name));
     }
+    // The checks of tensor shapes need the data to be there, and would only repeat what was said.
+    let model = if out.is_empty() { Model::load(file).map(drop) } else { arch::config(file).map(drop) };
+    out.extend(model.err().map(|error| printable(error.to_string().as_bytes())));
+    let tokenizer = Tokenizer::from_gguf(file.meta(), &tokenizer::Options::default());
+    out.extend(tokenizer.err().map(|error| printable(error.to_string().as_bytes())));
     out
 }
 
