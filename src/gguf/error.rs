@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error as ThisError;
 
-use super::meta::ValueType;
+use super::value::ValueType;
 use crate::kernel::format::{self, GgmlType};
 
 /// A file that cannot be opened, or a use of it that cannot be served.

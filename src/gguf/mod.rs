@@ -18,13 +18,15 @@ mod map;
 mod meta;
 mod split;
 mod tensor;
+mod value;
 pub mod write;
 
 use std::path::{Path, PathBuf};
 
 pub use error::{Error, Fault, MetaError, SplitFault, printable};
-pub use meta::{Array, Elements, F32s, I64s, Meta, Strings, Value, ValueType};
+pub use meta::Meta;
 pub use tensor::TensorInfo;
+pub use value::{Array, Elements, F32s, I64s, Strings, Value, ValueType};
 
 use map::Map;
 use split::{Part, Parts};

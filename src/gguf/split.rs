@@ -152,7 +152,7 @@ fn check_part(part: &Part, no: u64, set: &Claim, first: Option<&Part>) -> Result
     same("general.alignment", part.header.alignment, first.header.alignment)?;
     // Parts after the first may leave it out.
     let text = |part: &Part| match part.header.meta.get(ARCHITECTURE) {
-        Some(super::meta::Value::Str(name)) => Some(printable(name)),
+        Some(super::value::Value::Str(name)) => Some(printable(name)),
         _ => None,
     };
     match (text(part), text(first)) {

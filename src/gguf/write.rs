@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use thiserror::Error as ThisError;
 
 use super::header::{DEFAULT_ALIGNMENT, MAGIC, alignment_is_valid};
-use super::meta::{Value, ValueType};
+use super::value::{Value, ValueType};
 use crate::kernel::format::GgmlType;
 
 /// Why a file cannot be written.
