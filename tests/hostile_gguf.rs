@@ -333,18 +333,19 @@ fn hostile_files_are_refused_at_once() {
     keys.truncate(24);
     keys.extend((0..100_000u32).flat_map(|i| kv(format!("k{i}").as_bytes(), U8, &[1])));
     assert!(File::from_bytes(keys.clone()).is_ok_and(|f| f.meta().len() == 100_000));
-    for bytes in [with_kv(kv(b"k", ARRAY, &levels)), header(3, 1 << 62, 1 << 62), keys] {
-        // The best of a few: the machine may be busy.
+    // The last is a legal file, and as much work as the limits allow.
+    for (bytes, millis) in
+        [(with_kv(kv(b"k", ARRAY, &levels)), 100), (header(3, 1 << 62, 1 << 62), 100), (keys, 500)]
+    {
         let time = |_| {
             let bytes = bytes.clone();
             let start = Instant::now();
-            let opened = File::from_bytes(bytes);
-            let time = start.elapsed();
-            drop(opened);
-            time
+            drop(File::from_bytes(bytes));
+            start.elapsed()
         };
-        let best = (0..5).map(time).min().unwrap_or_default();
-        assert!(best < Duration::from_millis(100), "{best:?} for {} bytes", bytes.len());
+        // The machine may be busy: one try of many must be fast.
+        let in_time = (0..50).map(time).any(|t| t < Duration::from_millis(millis));
+        assert!(in_time, "more than {millis} ms for {} bytes", bytes.len());
     }
 }
 
