@@ -51,18 +51,6 @@ fn whole_vocabularies() -> Outcome {
                 wrong.push(format!("{}: {text:?}\n  {got:?}\n  {ids:?}", path.display()));
             }
         }
-        for c in ["A", " ", "\n", "7", "🚀", "é", "\u{301}", "\t", "<", "'", "\u{3000}", "ab ", "世"] {
-            for tail in ["", "x"] {
-                let text = c.repeat(100_000 / c.len()) + tail;
-                let start = Instant::now();
-                let ids = tokenizer.encode(&text, Special::Parse);
-                let took = start.elapsed();
-                if took > Duration::from_millis(100) {
-                    println!("   {c:?} x: {took:?} {}", ids.len());
-                }
-                assert_eq!(tokenizer.decode(&ids), text.as_bytes());
-            }
-        }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     Ok(())

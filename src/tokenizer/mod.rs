@@ -20,6 +20,7 @@ mod pretokenize;
 mod special;
 mod spm;
 pub mod stream;
+pub mod template;
 mod vocab;
 
 pub use load::{Error, Options};
