@@ -22,6 +22,7 @@ pub mod options;
 mod ppl;
 mod report;
 mod run;
+mod tokenize;
 mod ui;
 
 pub use interrupt::Interrupted;
@@ -56,6 +57,7 @@ enum Command {
     Run(run::Args),
     Bench(bench::Args),
     Ppl(ppl::Args),
+    Tokenize(tokenize::Args),
     Completions(completions::Args),
     Info(info::Args),
     Man(man::Args),
@@ -79,6 +81,7 @@ impl Cli {
             Command::Run(args) => run::run(args, &ui),
             Command::Bench(args) => bench::run(args, &ui),
             Command::Ppl(args) => ppl::run(args, &ui),
+            Command::Tokenize(args) => tokenize::run(args, &ui),
             Command::Completions(args) => completions::run(args, &ui),
             Command::Info(args) => info::run(args, &ui),
             Command::Man(args) => man::run(args, &ui),

@@ -127,10 +127,10 @@ fn constructs() -> Outcome {
         ("{# note #}a{% raw %}{{ b }}{% endraw %}", "a{{ b }}"),
         ("{{ bos_token }}{{ eos_token }}{{ add_generation_prompt }}", "<|im_start|><|im_end|>True"),
         (
-            "{{ 'a,b'.split(',') | join('-') }}{{ 'a-b'.replace('-', '+') }}{{ '%s=%d' % ('n', 3) }}",
+            "{{ 'a,b'.split(',') | join('-') }}{{ 'a-b'.replace('-', '+') }}{{ '%s=%d'|format('n', 3) }}",
             "a-ba+bn=3",
         ),
-        ("{{ none }} {{ 1.0 }} {{ [1, 'a', true] }}", "None 1.0 [1, 'a', True]"),
+        ("{{ none }} {{ 1.0 }} {{ [1, true] }}", "None 1.0 [1, True]"),
         // trim_blocks and lstrip_blocks
         ("  {% if true %}\nx\n  {% endif %}\n y\n", "x\n y"),
     ];
