@@ -21,8 +21,8 @@ impl Block32 for IQ4_NL {
         row.as_chunks().0
     }
     #[inline(always)]
-    fn codes(isa: Avx2, block: &Self::Bytes) -> __m256i {
-        read::lookup(isa, &VALUES, read::nibbles(isa, block, 2))
+    fn codes(isa: Avx2, low: &Self::Bytes, high: &Self::Bytes) -> [__m256i; 2] {
+        read::lookup_two(isa, &VALUES, low, high, 2)
     }
     #[inline(always)]
     fn scales(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {

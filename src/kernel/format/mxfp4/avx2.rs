@@ -32,15 +32,16 @@ impl Block32 for MXFP4 {
         row.as_chunks().0
     }
     #[inline(always)]
-    fn codes(isa: Avx2, block: &Self::Bytes) -> __m256i {
-        read::lookup(isa, &SHIFTED, read::nibbles(isa, block, 1))
+    fn codes(isa: Avx2, low: &Self::Bytes, high: &Self::Bytes) -> [__m256i; 2] {
+        read::lookup_two(isa, &SHIFTED, low, high, 1)
     }
     #[inline(always)]
     fn scales(_isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {
-        let e = |i: usize| i32::from(blocks[i][0]);
+        let [e0, e1, e2, e3, e4, e5, e6, e7] = blocks.map(|b| b[0] as i8);
         // SAFETY: the token proves the features.
         unsafe {
-            let e = _mm256_setr_epi32(e(0), e(1), e(2), e(3), e(4), e(5), e(6), e(7));
+            let e = _mm_setr_epi8(e0, e1, e2, e3, e4, e5, e6, e7, 0, 0, 0, 0, 0, 0, 0, 0);
+            let e = _mm256_cvtepu8_epi32(e);
             let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(e, _mm256_set1_epi32(1)));
             let denormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), e);
             let small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e);

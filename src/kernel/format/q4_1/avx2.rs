@@ -20,15 +20,15 @@ impl Block32 for Q4_1 {
         row.as_chunks().0
     }
     #[inline(always)]
-    fn codes(isa: Avx2, block: &Self::Bytes) -> __m256i {
-        read::nibbles(isa, block, 4)
+    fn codes(isa: Avx2, low: &Self::Bytes, high: &Self::Bytes) -> [__m256i; 2] {
+        read::nibbles_two(isa, low, high, 4)
     }
     #[inline(always)]
     fn scales(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {
-        read::f16_lanes(isa, blocks, 0)
+        read::f16_lanes_two(isa, blocks, 0)[0]
     }
     #[inline(always)]
     fn mins(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {
-        read::f16_lanes(isa, blocks, 2)
+        read::f16_lanes_two(isa, blocks, 0)[1]
     }
 }

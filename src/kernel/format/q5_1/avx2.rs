@@ -1,11 +1,10 @@
 //! Q5_1 as AVX2 reads it.
-#![allow(unsafe_code, reason = "calls CPU intrinsics under the proof of an Avx2 token")]
 
 use super::BYTES;
 use crate::kernel::format::drive::avx2::block32::Block32;
 use crate::kernel::format::drive::avx2::read;
 use crate::kernel::isa::Avx2;
-use std::arch::x86_64::*;
+use std::arch::x86_64::{__m256, __m256i};
 
 pub(super) struct Q5_1;
 
@@ -21,20 +20,15 @@ impl Block32 for Q5_1 {
         row.as_chunks().0
     }
     #[inline(always)]
-    fn codes(isa: Avx2, block: &Self::Bytes) -> __m256i {
-        let high = read::bits(isa, block, 4);
-        // SAFETY: the token proves the features.
-        unsafe {
-            let high = _mm256_and_si256(high, _mm256_set1_epi8(16));
-            _mm256_or_si256(read::nibbles(isa, block, 8), high)
-        }
+    fn codes(isa: Avx2, low: &Self::Bytes, high: &Self::Bytes) -> [__m256i; 2] {
+        read::fives_two(isa, low, high, 8, 4)
     }
     #[inline(always)]
     fn scales(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {
-        read::f16_lanes(isa, blocks, 0)
+        read::f16_lanes_two(isa, blocks, 0)[0]
     }
     #[inline(always)]
     fn mins(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {
-        read::f16_lanes(isa, blocks, 2)
+        read::f16_lanes_two(isa, blocks, 0)[1]
     }
 }

@@ -1,8 +1,7 @@
 //! Formats of 256-element blocks whose sub-blocks of 16 or 32 have integer scales (and perhaps minimums).
 
 use super::{
-    LANES, TILE_FROM, TOKENS, load, load_f32, pairs, prefetch_next, store, store_f32, sums, transpose,
-    unsigned,
+    LANES, Prefetch, TILE_FROM, TOKENS, load, load_f32, pairs, store, store_f32, sums, transpose, unsigned,
 };
 use crate::kernel::format::Matrix;
 use crate::kernel::format::drive::Tile;
@@ -103,18 +102,32 @@ fn arranged_sums(sums: &[i16; 16]) -> __m256i {
     _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_shuffle_epi8(natural, split))
 }
 
+/// For each 32 elements: bytes `2j` and `2j + 1` of each half, repeated, which picks the i16 scale of that half of them.
+static PICKS: [[u8; 32]; 8] = {
+    let mut picks = [[0; 32]; 8];
+    let mut i = 0;
+    while i < 8 * 32 {
+        picks[i / 32][i % 32] = (2 * (i / 32) + i % 2) as u8;
+        i += 1;
+    }
+    picks
+};
+
 /// One token: weights are read once, where they lie.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn one<B: Block256>(isa: Avx2, w: &Matrix<'_>, x: Q8Row<'_>, first_row: usize, out: &mut [f32]) {
     let (xs, _) = unsigned(x.codes).as_chunks::<256>();
     let (xsums, _) = x.sums.as_chunks::<16>();
+    // Hidden from the compiler, which knows shuffles by a constant that take two instructions instead of one.
+    let picks = std::hint::black_box(&PICKS);
     for (group, out) in out.chunks_mut(LANES).enumerate() {
         let first = first_row + group * LANES;
         let rows = super::lanes(w, first, B::blocks);
         assert!(rows.iter().all(|r| r.len() == xs.len()));
+        let mut next = Prefetch::rows(w, first + LANES);
         let mut acc = _mm256_setzero_ps();
         for (b, ((xq, xsums), &x_scale)) in xs.iter().zip(xsums).zip(x.scales).enumerate() {
-            prefetch_next(w, first, b, size_of::<B::Bytes>());
+            next.ask::<B::Bytes>();
             // SAFETY: every row has as many blocks as `xs`, asserted above.
             let blocks: [&B::Bytes; LANES] = std::array::from_fn(|i| unsafe { rows[i].get_unchecked(b) });
             let xsums = arranged_sums(xsums);
@@ -125,10 +138,8 @@ fn one<B: Block256>(isa: Avx2, w: &Matrix<'_>, x: Q8Row<'_>, first_row: usize, o
                 let scales = B::scales(isa, block);
                 for (j, xq) in xq.iter().enumerate() {
                     let p = pairs(B::SIGNED, B::codes(isa, block, j), load(xq));
-                    // Bytes 2j and 2j+1 of each half, repeated: the i16 scale of this half of the 32 elements.
-                    let pick = _mm256_set1_epi16(((2 * j) | ((2 * j + 1) << 8)) as i16);
-                    isum[i] =
-                        _mm256_add_epi32(isum[i], _mm256_madd_epi16(p, _mm256_shuffle_epi8(scales, pick)));
+                    let scale = _mm256_shuffle_epi8(scales, load(&picks[j]));
+                    isum[i] = _mm256_add_epi32(isum[i], _mm256_madd_epi16(p, scale));
                 }
                 if needs_sums::<B>() {
                     let by = if B::MINS { B::mins(isa, block) } else { scales };

@@ -1,7 +1,7 @@
 //! Formats of 32-element blocks with one scale (and perhaps one minimum) a block.
 
 use super::{
-    LANES, TILE_FROM, TOKENS, load, load_f32, pairs, prefetch_next, store, store_f32, sums, transpose,
+    LANES, Prefetch, TILE_FROM, TOKENS, halves, load, load_f32, pairs, store, store_f32, sums4, transpose4,
     unsigned,
 };
 use crate::kernel::format::Matrix;
@@ -26,8 +26,9 @@ pub trait Block32: 'static {
 
     /// The blocks of a row.
     fn blocks(row: &[u8]) -> &[Self::Bytes];
-    /// The 32 codes in element order.
-    fn codes(isa: Avx2, block: &Self::Bytes) -> __m256i;
+    /// The codes of two blocks, elements 0 to 15 and 16 to 31, each time of `low` in the low half of the vector and of
+    /// `high` in its high half.
+    fn codes(isa: Avx2, low: &Self::Bytes, high: &Self::Bytes) -> [__m256i; 2];
     /// The scales of eight rows' blocks.
     fn scales(isa: Avx2, blocks: [&Self::Bytes; LANES]) -> __m256;
     /// The minimums of eight rows' blocks (added, not subtracted); only called if [`MINS`](Self::MINS).
@@ -59,49 +60,89 @@ fn accumulate<B: Block32>(
     isum: __m256i,
     ws: __m256,
     wm: __m256,
-    xs: __m256,
-    xsum: i32,
+    x_scale: f32,
+    x_sums: [i16; 2],
 ) -> __m256 {
-    let isum =
-        if B::OFFSET == 0 { isum } else { _mm256_sub_epi32(isum, _mm256_set1_epi32(B::OFFSET * xsum)) };
+    let xs = _mm256_set1_ps(x_scale);
+    // In every lane: the sum of the block's activation codes, times the offset if there is one.
+    let two = i32::from(x_sums[0] as u16) | (i32::from(x_sums[1]) << 16);
+    let factor = if B::OFFSET == 0 { 1 } else { B::OFFSET as i16 };
+    let xsum = _mm256_madd_epi16(_mm256_set1_epi32(two), _mm256_set1_epi16(factor));
+    let isum = if B::OFFSET == 0 { isum } else { _mm256_sub_epi32(isum, xsum) };
     let acc = _mm256_add_ps(acc, _mm256_mul_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(ws, xs)));
     if B::MINS {
-        let xsum = _mm256_set1_ps(xsum as f32);
-        _mm256_add_ps(acc, _mm256_mul_ps(xsum, _mm256_mul_ps(wm, xs)))
+        _mm256_add_ps(acc, _mm256_mul_ps(_mm256_cvtepi32_ps(xsum), _mm256_mul_ps(wm, xs)))
     } else {
         acc
     }
 }
 
-/// The sum of a block's activation codes from the two stored sums of 16.
-#[inline(always)]
-fn block_sum(sums: &[i16], b: usize) -> i32 {
-    i32::from(sums[2 * b]) + i32::from(sums[2 * b + 1])
+/// As many i16 sums of pairs as can be added and stay i16: a power of two.
+const fn run<B: Block32>() -> usize {
+    let mut run = if B::SIGNED { 1 } else { 8 };
+    while run > 1 && B::MAX * 127 * 2 * run as i32 > i16::MAX as i32 {
+        run /= 2;
+    }
+    run
+}
+
+/// One block of eight rows by one token.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn step<B: Block32>(
+    isa: Avx2,
+    acc: __m256,
+    blocks: [&B::Bytes; LANES],
+    codes: &[u8; 32],
+    x_scale: f32,
+    x_sums: [i16; 2],
+) -> __m256 {
+    let ones = _mm256_set1_epi16(1);
+    let x = halves(codes);
+    let part: [__m256i; 4] = std::array::from_fn(|i| {
+        let codes = B::codes(isa, blocks[i], blocks[i + 4]);
+        let (p, q) = (pairs(B::SIGNED, codes[0], x[0]), pairs(B::SIGNED, codes[1], x[1]));
+        if run::<B>() == 1 {
+            _mm256_add_epi32(_mm256_madd_epi16(p, ones), _mm256_madd_epi16(q, ones))
+        } else {
+            _mm256_madd_epi16(_mm256_add_epi16(p, q), ones)
+        }
+    });
+    let mins = if B::MINS { B::mins(isa, blocks) } else { _mm256_setzero_ps() };
+    accumulate::<B>(acc, sums4(part), B::scales(isa, blocks), mins, x_scale, x_sums)
 }
 
 /// One token: weights are read once, where they lie.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn one<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: Q8Row<'_>, first_row: usize, out: &mut [f32]) {
-    let (xs, _) = unsigned(x.codes).as_chunks::<32>();
-    let ones = _mm256_set1_epi16(1);
+    const { assert!(!B::MINS || B::OFFSET == 0) };
+    let (codes, _) = unsigned(x.codes).as_chunks::<32>();
+    let (x_sums, _) = x.sums.as_chunks::<2>();
+    let n = codes.len();
+    assert!(x.scales.len() == n && x_sums.len() == n);
     for (group, out) in out.chunks_mut(LANES).enumerate() {
         let first = first_row + group * LANES;
         let rows = super::lanes(w, first, B::blocks);
-        assert!(rows.iter().all(|r| r.len() == xs.len()));
+        assert!(rows.iter().all(|r| r.len() == n));
+        let mut next = Prefetch::rows(w, first + LANES);
         let mut acc = _mm256_setzero_ps();
-        for (b, (xq, &x_scale)) in xs.iter().zip(x.scales).enumerate() {
-            prefetch_next(w, first, b, size_of::<B::Bytes>());
-            // SAFETY: every row has as many blocks as `xs`, asserted above.
-            let blocks: [&B::Bytes; LANES] = std::array::from_fn(|i| unsafe { rows[i].get_unchecked(b) });
-            let xq = load(xq);
-            let mut part = [_mm256_setzero_si256(); LANES];
-            for (part, block) in part.iter_mut().zip(blocks) {
-                *part = _mm256_madd_epi16(pairs(B::SIGNED, B::codes(isa, block), xq), ones);
+        let mut block = |b: usize| {
+            next.ask::<B::Bytes>();
+            // SAFETY: every row and every part of `x` has `n` blocks, asserted above, and `b` is below it.
+            unsafe {
+                let blocks = std::array::from_fn(|i| rows[i].get_unchecked(b));
+                let (codes, scale, sums) =
+                    (codes.get_unchecked(b), x.scales.get_unchecked(b), x_sums.get_unchecked(b));
+                acc = step::<B>(isa, acc, blocks, codes, *scale, *sums);
             }
-            let mins = if B::MINS { B::mins(isa, blocks) } else { _mm256_setzero_ps() };
-            let xsum = if B::MINS || B::OFFSET != 0 { block_sum(x.sums, b) } else { 0 };
-            acc =
-                accumulate::<B>(acc, sums(part), B::scales(isa, blocks), mins, _mm256_set1_ps(x_scale), xsum);
+        };
+        // Two at a time: there are more pointers than registers, and they are fetched once for both.
+        for b in (1..n).step_by(2) {
+            block(b - 1);
+            block(b);
+        }
+        if n % 2 == 1 {
+            block(n - 1);
         }
         let mut lanes = [0.0; LANES];
         store_f32(acc, &mut lanes);
@@ -121,12 +162,12 @@ fn many<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f3
         let rows = super::lanes(w, first, B::blocks);
         for b in 0..n_blocks {
             let blocks: [&B::Bytes; LANES] = std::array::from_fn(|i| &rows[i][b]);
-            let mut codes = [_mm256_setzero_si256(); LANES];
-            for (codes, block) in codes.iter_mut().zip(blocks) {
-                *codes = B::codes(isa, block);
-            }
-            for (to, v) in tile.codes[b * 8..][..8].iter_mut().zip(transpose(codes)) {
-                store(v, to);
+            let codes: [[__m256i; 2]; 4] = std::array::from_fn(|i| B::codes(isa, blocks[i], blocks[i + 4]));
+            for half in 0..2 {
+                let fours = transpose4(codes.map(|c| c[half]));
+                for (to, v) in tile.codes[b * 8 + half * 4..][..4].iter_mut().zip(fours) {
+                    store(v, to);
+                }
             }
             store_f32(B::scales(isa, blocks), &mut tile.factors[b]);
             if B::MINS {
@@ -160,42 +201,38 @@ fn many<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f3
 fn tokens<B: Block32, const T: usize>(tile: &Tile, x: &Q8<'_>, t: usize) -> [__m256; TOKENS] {
     let x: [Q8Row<'_>; T] = std::array::from_fn(|i| x.row(t + i));
     let codes: [&[[u8; 32]]; T] = std::array::from_fn(|i| unsigned(x[i].codes).as_chunks::<32>().0);
+    let x_sums: [&[[i16; 2]]; T] = std::array::from_fn(|i| x[i].sums.as_chunks().0);
     let n = tile.factors.len();
-    assert!(
-        codes.iter().all(|c| c.len() == n) && x.iter().all(|x| x.scales.len() == n && x.sums.len() == 2 * n)
-    );
-    // As many i16 sums of pairs may be added as cannot exceed i16: then one multiplication widens them all.
-    let widen_each = B::SIGNED || B::MAX * 127 * 2 * 8 > i16::MAX as i32;
-    let run = if B::SIGNED { 1 } else { 4 };
+    assert!(codes.iter().all(|c| c.len() == n) && x_sums.iter().all(|s| s.len() == n));
+    assert!(x.iter().all(|x| x.scales.len() == n));
     let ones = _mm256_set1_epi16(1);
     let mut acc = [_mm256_setzero_ps(); TOKENS];
     let (tile_codes, _) = tile.codes.as_chunks::<8>();
     for (b, (w, ws)) in tile_codes.iter().zip(&tile.factors).enumerate() {
-        let mut wide = [_mm256_setzero_si256(); T];
-        let mut narrow = [_mm256_setzero_si256(); T];
-        for (g, w) in w.iter().enumerate() {
-            let w = load(w);
-            for i in 0..T {
-                // SAFETY: `b < n`, and every `codes[i]` has `n` blocks, asserted above.
-                let block = unsafe { codes[i].get_unchecked(b) };
-                let four = [block[4 * g], block[4 * g + 1], block[4 * g + 2], block[4 * g + 3]];
-                let xq = _mm256_set1_epi32(i32::from_le_bytes(four));
-                let p = pairs(B::SIGNED, w, xq);
-                narrow[i] = if g % run == 0 && widen_each { p } else { _mm256_add_epi16(narrow[i], p) };
-                if widen_each && g % run == run - 1 {
-                    wide[i] = _mm256_add_epi32(wide[i], _mm256_madd_epi16(narrow[i], ones));
+        // SAFETY: `b < n`, and each of these has `n` elements, asserted above.
+        let xq: [&[u8; 32]; T] = std::array::from_fn(|i| unsafe { codes[i].get_unchecked(b) });
+        let mut isum = [_mm256_setzero_si256(); T];
+        for g0 in (0..8).step_by(run::<B>()) {
+            let mut narrow = [_mm256_setzero_si256(); T];
+            for g in g0..g0 + run::<B>() {
+                let w = load(&w[g]);
+                for i in 0..T {
+                    let four = [xq[i][4 * g], xq[i][4 * g + 1], xq[i][4 * g + 2], xq[i][4 * g + 3]];
+                    let p = pairs(B::SIGNED, w, _mm256_set1_epi32(i32::from_le_bytes(four)));
+                    narrow[i] = if g == g0 { p } else { _mm256_add_epi16(narrow[i], p) };
                 }
+            }
+            for i in 0..T {
+                let wide = _mm256_madd_epi16(narrow[i], ones);
+                isum[i] = if g0 == 0 { wide } else { _mm256_add_epi32(isum[i], wide) };
             }
         }
         let ws = load_f32(ws);
         let wm = if B::MINS { load_f32(&tile.min_factors[b]) } else { _mm256_setzero_ps() };
         for i in 0..T {
-            let isum = if widen_each { wide[i] } else { _mm256_madd_epi16(narrow[i], ones) };
-            // SAFETY: `b < n`; the lengths were asserted above.
-            let (x_scale, s) =
-                unsafe { (*x[i].scales.get_unchecked(b), x[i].sums.get_unchecked(2 * b..2 * b + 2)) };
-            let xsum = i32::from(s[0]) + i32::from(s[1]);
-            acc[i] = accumulate::<B>(acc[i], isum, ws, wm, _mm256_set1_ps(x_scale), xsum);
+            // SAFETY: as above.
+            let (x_scale, x_sums) = unsafe { (*x[i].scales.get_unchecked(b), *x_sums[i].get_unchecked(b)) };
+            acc[i] = accumulate::<B>(acc[i], isum[i], ws, wm, x_scale, x_sums);
         }
     }
     acc

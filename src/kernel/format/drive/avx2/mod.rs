@@ -64,6 +64,37 @@ fn sums(v: [__m256i; LANES]) -> __m256i {
     _mm256_add_epi32(_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x31>(a, b))
 }
 
+/// Sums of four lanes: lane `i` of the result is the sum of the low half of `v[i]`, lane `4 + i` that of its high half.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn sums4(v: [__m256i; 4]) -> __m256i {
+    _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]))
+}
+
+/// The first 16 bytes in both halves of a vector, and the last 16 in both halves of another.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn halves(from: &[u8; 32]) -> [__m256i; 2] {
+    let at = from.as_ptr().cast::<__m128i>();
+    // SAFETY: 32 readable bytes; the instruction takes any alignment.
+    let (low, high) = unsafe { (_mm_loadu_si128(at), _mm_loadu_si128(at.add(1))) };
+    [_mm256_broadcastsi128_si256(low), _mm256_broadcastsi128_si256(high)]
+}
+
+/// Transposes a 4 x 4 matrix of 32-bit elements in each half: four bytes of each row side by side.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn transpose4(r: [__m256i; 4]) -> [__m256i; 4] {
+    let (a, b) = (_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[0], r[1]));
+    let (c, d) = (_mm256_unpacklo_epi32(r[2], r[3]), _mm256_unpackhi_epi32(r[2], r[3]));
+    [
+        _mm256_unpacklo_epi64(a, c),
+        _mm256_unpackhi_epi64(a, c),
+        _mm256_unpacklo_epi64(b, d),
+        _mm256_unpackhi_epi64(b, d),
+    ]
+}
+
 /// Transposes an 8 x 8 matrix of 32-bit elements: four bytes of each row side by side.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -124,16 +155,24 @@ fn lanes<'a, B>(w: &Matrix<'a>, first: usize, blocks: fn(&'a [u8]) -> &'a [B]) -
     std::array::from_fn(|i| blocks(w.row((first + i).min(w.rows() - 1))))
 }
 
-/// Asks for the memory `step` of `steps` of the eight rows that follow `first`, so that it is there when their turn
-/// comes: eight short streams at once are more than the hardware's own prefetcher follows.
-#[inline(always)]
-fn prefetch_next(w: &Matrix<'_>, first: usize, step: usize, bytes: usize) {
-    let next = (first + LANES) * w.row_bytes() + step * bytes * LANES;
-    let base = w.bytes().as_ptr();
-    let mut at = next;
-    while at < next + bytes * LANES {
-        // SAFETY: a prefetch reads nothing; any address is allowed.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(base.wrapping_add(at).cast()) };
-        at += 64;
+/// Asks for the memory of the next eight rows while these are computed, so that it is there when their turn comes: eight
+/// short streams at once are more than the hardware's own prefetcher follows.
+struct Prefetch(*const u8);
+
+impl Prefetch {
+    /// From row `first` on (past the end does no harm).
+    #[inline(always)]
+    fn rows(w: &Matrix<'_>, first: usize) -> Self {
+        Self(w.bytes().as_ptr().wrapping_add(first * w.row_bytes()))
+    }
+
+    /// The memory that eight blocks take.
+    #[inline(always)]
+    fn ask<Block>(&mut self) {
+        for line in (0..LANES * size_of::<Block>()).step_by(64) {
+            // SAFETY: a prefetch reads nothing; any address is allowed.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.0.wrapping_add(line).cast()) };
+        }
+        self.0 = self.0.wrapping_add(LANES * size_of::<Block>());
     }
 }

@@ -36,6 +36,24 @@ pub fn nibbles<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) -> __m256
     }
 }
 
+/// 16 bytes from `at` on of two blocks, one in each half.
+#[inline(always)]
+pub fn load_two<const B: usize>(isa: Avx2, low: &[u8; B], high: &[u8; B], at: usize) -> __m256i {
+    // SAFETY: the token proves the features.
+    unsafe { _mm256_set_m128i(load16(isa, high, at), load16(isa, low, at)) }
+}
+
+/// 16 bytes from `at` on of two blocks as codes of 4 bits: low nibbles first, then high ones.
+#[inline(always)]
+pub fn nibbles_two<const B: usize>(isa: Avx2, low: &[u8; B], high: &[u8; B], at: usize) -> [__m256i; 2] {
+    let packed = load_two(isa, low, high, at);
+    // SAFETY: the token proves the features.
+    unsafe {
+        let mask = _mm256_set1_epi8(15);
+        [_mm256_and_si256(packed, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(packed), mask)]
+    }
+}
+
 /// 32 bytes from `at` on.
 #[inline(always)]
 pub fn load<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) -> __m256i {
@@ -55,9 +73,23 @@ pub fn load16<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) -> __m128i
 /// The f16 at `at` of each of eight blocks, widened exactly.
 #[inline(always)]
 pub fn f16_lanes<const B: usize>(_isa: Avx2, blocks: [&[u8; B]; 8], at: usize) -> __m256 {
-    let h = |i: usize| i16::from_le_bytes(*bytes(blocks[i], at));
+    let h = |i: usize| half_word(blocks[i], at) as i16;
     // SAFETY: the token proves the features.
     unsafe { _mm256_cvtph_ps(_mm_set_epi16(h(7), h(6), h(5), h(4), h(3), h(2), h(1), h(0))) }
+}
+
+/// The f16 at `at` of each of eight blocks and the one after it, read together.
+#[inline(always)]
+pub fn f16_lanes_two<const B: usize>(_isa: Avx2, blocks: [&[u8; B]; 8], at: usize) -> [__m256; 2] {
+    let w = |i: usize| word(blocks[i], at) as i32;
+    // SAFETY: the token proves the features.
+    unsafe {
+        let (even, odd) = (_mm_setr_epi32(w(0), w(2), w(4), w(6)), _mm_setr_epi32(w(1), w(3), w(5), w(7)));
+        [
+            _mm256_cvtph_ps(_mm_blend_epi16::<0b1010_1010>(even, _mm_slli_epi32::<16>(odd))),
+            _mm256_cvtph_ps(_mm_blend_epi16::<0b1010_1010>(_mm_srli_epi32::<16>(even), odd)),
+        ]
+    }
 }
 
 /// The 8 scales and 8 minimums of 6 bits that Q4_K and Q5_K pack into 12 bytes at `at` (see `q4_k`), as i16, each set
@@ -77,18 +109,45 @@ pub fn scales_mins_6bit<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) 
     }
 }
 
-/// The 32 bits from `at` on (element order, lowest first), each as a byte of all ones or zero.
+/// 5-bit codes of two blocks: low bits as [`nibbles_two`] reads them at `at`, fifth bits from the u32 at `fifths`
+/// (element order, lowest first).
 #[inline(always)]
-pub fn bits<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) -> __m256i {
-    let word = word(block, at) as i32;
+pub fn fives_two<const B: usize>(
+    isa: Avx2,
+    low: &[u8; B],
+    high: &[u8; B],
+    at: usize,
+    fifths: usize,
+) -> [__m256i; 2] {
+    let nibbles = nibbles_two(isa, low, high, at);
+    let words = load_two(isa, low, high, fifths);
     // SAFETY: the token proves the features.
     unsafe {
-        // Byte i of the vector gets byte i / 8 of the word, then keeps bit i % 8.
-        let byte = _mm256_set_epi64x(0x0303030303030303, 0x0202020202020202, 0x0101010101010101, 0);
-        let bit = _mm256_set1_epi64x(0x8040201008040201_u64 as i64);
-        let spread = _mm256_shuffle_epi8(_mm256_set1_epi32(word), byte);
-        _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit)
+        // Byte i gets byte i / 8 of its word, of which only bit i % 8 counts: where it is not set, all others are 1.
+        let spread = _mm256_set_epi64x(0x0101010101010101, 0, 0x0101010101010101, 0);
+        let others = _mm256_set1_epi64x(0x7fbfdfeff7fbfdfe);
+        let ones = _mm256_set1_epi8(-1);
+        let sixteen = _mm256_set1_epi8(16);
+        let first = _mm256_or_si256(_mm256_shuffle_epi8(words, spread), others);
+        let last = _mm256_shuffle_epi8(words, _mm256_add_epi8(spread, _mm256_set1_epi8(2)));
+        let last = _mm256_or_si256(last, others);
+        let first = _mm256_and_si256(_mm256_cmpeq_epi8(first, ones), sixteen);
+        let last = _mm256_and_si256(_mm256_cmpeq_epi8(last, ones), sixteen);
+        [_mm256_or_si256(nibbles[0], first), _mm256_or_si256(nibbles[1], last)]
     }
+}
+
+/// Looks the 4-bit codes of two blocks at `at` up in a table of bytes.
+#[inline(always)]
+pub fn lookup_two<const B: usize>(
+    isa: Avx2,
+    table: &[i8; 16],
+    low: &[u8; B],
+    high: &[u8; B],
+    at: usize,
+) -> [__m256i; 2] {
+    let [first, last] = nibbles_two(isa, low, high, at);
+    [lookup(isa, table, first), lookup(isa, table, last)]
 }
 
 /// Looks 4-bit codes up in a table of bytes.
