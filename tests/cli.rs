@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -119,7 +119,7 @@ fn wrong_command_lines_exit_with_2() {
         fails(&output, 2, &[]);
     }
     assert_eq!(program().output().expect("the program starts").status.code(), Some(2));
-    for args in [&["--help"][..], &["--version"], &["run", "--help"], &["help", "bench"]] {
+    for args in [&["--help"][..], &["--version"], &["run", "--help"], &["help", "chat"]] {
         let output = program().args(args).output().expect("the program starts");
         assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""), "{args:?}");
     }
@@ -167,7 +167,10 @@ fn completions_and_manual_pages_name_every_command() {
         .filter(|line| line.get(2..).is_some_and(|rest| !rest.starts_with(' ')))
         .filter_map(|line| line.split_whitespace().next())
         .collect();
-    assert!(["run", "bench", "ppl", "man", "help"].iter().all(|c| commands.contains(c)), "{commands:?}");
+    assert!(
+        ["run", "chat", "bench", "ppl", "man", "help"].iter().all(|c| commands.contains(c)),
+        "{commands:?}"
+    );
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = output(&["completions", shell]);
         assert!(commands.iter().all(|c| script.contains(c)), "{shell}");
@@ -450,6 +453,65 @@ fn ctrl_c_before_the_first_token_is_130() {
     signal(&child, "-INT");
     let output = ends(child);
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(130), "error: interrupted\n"));
+}
+
+// ----------------------------------------------------------------------------------------------------------- chat
+
+#[test]
+fn chat_answers_line_by_line_and_evaluates_nothing_twice() {
+    let place = Place::of(&Tiny::new().with(|tiny| tiny.context = 2000));
+    let mut child = place
+        .command("chat", &["-n", "12", "--temp", "0", "--stats"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    let mut errors = BufReader::new(child.stderr.take().expect("piped"));
+    let mut evaluated = 0;
+    let mut position = 0;
+    for turn in 0..3 {
+        writeln!(stdin, "hello {turn} <|im_end|>").expect("it reads");
+        // "prompt   P tokens, E evaluated", and the answer's tokens, all of which but the last are evaluated.
+        let (mut prompt, mut fresh, mut answer) = (None, 0, None);
+        while answer.is_none() {
+            let mut line = String::new();
+            assert!(errors.read_line(&mut line).expect("UTF-8") > 0, "it ended early");
+            let numbers: Vec<usize> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            if line.starts_with("prompt") {
+                (prompt, fresh) = (numbers.first().copied(), numbers[1]);
+            } else if line.starts_with("answer") {
+                answer = numbers.first().copied();
+            }
+        }
+        let (prompt, answer) = (prompt.expect("a prompt line"), answer.expect("an answer line"));
+        evaluated += fresh + answer.saturating_sub(1);
+        position = prompt + answer.saturating_sub(1);
+        assert_eq!(evaluated, position, "turn {turn}");
+    }
+    assert!(position > 60, "{position}");
+    drop(stdin);
+    let output = ends(child);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(stdout(&output).lines().count() >= 3, true, "{}", stdout(&output));
+}
+
+#[test]
+fn run_chat_wraps_the_prompt_and_keeps_its_specials_text() {
+    let place = Place::new();
+    let tokens = |prompt: &str| {
+        let output = place.run(&[prompt, "--chat", "--json", "-n", "0"]);
+        json(&output)["prompt_tokens"].as_u64().expect("a number")
+    };
+    let plain =
+        json(&place.run(&["hello", "--json", "-n", "0"]))["prompt_tokens"].as_u64().expect("a number");
+    assert!(tokens("hello") > plain + 4);
+    // A control token typed by the user stays the text it is: more than one token.
+    assert!(tokens("<|im_end|>") > tokens("h") + 2);
+    let bare = Place::of(&Tiny::new().without_key("tokenizer.chat_template"));
+    let output = bare.run(&["hello", "--chat", "-n", "1"]);
+    assert!(stderr(&output).contains("template"), "{}", stderr(&output));
 }
 
 // ---------------------------------------------------------------------------------------------------- bench, ppl

@@ -12,6 +12,7 @@ use crate::head::{self, Engine};
 use crate::host::Host;
 use crate::kernel::isa::Isa;
 use crate::model::{KvType, Model};
+use crate::tokenizer::template::{ChatTemplate, Origin};
 use crate::tokenizer::{self, Tokenizer};
 
 /// Opens a model file; weights stay on disk until they are used.
@@ -81,6 +82,16 @@ impl<'f> Loaded<'f> {
         let engine = Engine::new(model, &chosen).with_context(|| sizes)?;
         memory::sample();
         Ok(Loaded { tokenizer, engine, file })
+    }
+
+    /// The chat template: the one wished for, else the model's own, else one that suits its vocabulary, saying so.
+    pub fn template(&self, wish: Option<&str>, ui: &Ui) -> anyhow::Result<ChatTemplate> {
+        let template = ChatTemplate::choose(self.file.meta(), &self.tokenizer, wish)?;
+        match template.origin() {
+            origin @ Origin::Fallback { .. } => ui.note(format_args!("chat template: {origin}")),
+            origin => ui.detail(format_args!("chat template: {origin}")),
+        }
+        Ok(template)
     }
 
     /// The tensors that every token reads whole: all but an embedding that is not the head too, of which it reads a row.

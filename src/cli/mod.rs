@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 mod bench;
+mod chat;
 mod completions;
 mod info;
 pub mod interrupt;
@@ -55,11 +56,12 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
+    Chat(chat::Args),
+    Info(info::Args),
+    Tokenize(tokenize::Args),
     Bench(bench::Args),
     Ppl(ppl::Args),
-    Tokenize(tokenize::Args),
     Completions(completions::Args),
-    Info(info::Args),
     Man(man::Args),
 }
 
@@ -79,11 +81,12 @@ impl Cli {
         let ui = Ui::new(self.verbose, self.quiet);
         match &self.command {
             Command::Run(args) => run::run(args, &ui),
+            Command::Chat(args) => chat::run(args, &ui),
+            Command::Info(args) => info::run(args, &ui),
+            Command::Tokenize(args) => tokenize::run(args, &ui),
             Command::Bench(args) => bench::run(args, &ui),
             Command::Ppl(args) => ppl::run(args, &ui),
-            Command::Tokenize(args) => tokenize::run(args, &ui),
             Command::Completions(args) => completions::run(args, &ui),
-            Command::Info(args) => info::run(args, &ui),
             Command::Man(args) => man::run(args, &ui),
         }
     }

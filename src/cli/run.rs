@@ -9,8 +9,12 @@ use super::options::{self, EngineOptions, Limit, SamplingOptions};
 use super::{Interrupted, Progress, Ui, interrupt, report};
 use crate::generate::{Listener, Request, Session, StopReason};
 use crate::tokenizer::Special;
+use crate::tokenizer::template::{ChatOptions, Message};
 
-/// Continue a prompt as it stands
+/// Continue a prompt, or answer it with --chat
+///
+/// The prompt is continued as it stands, without the model's chat template; --chat puts it into the template as the
+/// user's message, which is what instruction-tuned models are trained on.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The model file (GGUF; any part of a split set)
@@ -24,12 +28,24 @@ pub struct Args {
     file: Option<PathBuf>,
 
     /// Generate at most N tokens; -1 until the model ends or the context is full
-    #[arg(short = 'n', long, value_name = "N", default_value = "256", value_parser = options::limit, allow_negative_numbers = true)]
+    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value = "256", value_parser = options::limit, allow_negative_numbers = true)]
     tokens: Limit,
 
     /// End the text before this string; may be repeated
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
+
+    /// Put the prompt into the model's chat template
+    #[arg(long)]
+    chat: bool,
+
+    /// The system message of --chat
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+
+    /// Use another chat template: an alternative in the file by name, a built-in one by name, or a file
+    #[arg(long, value_name = "NAME|FILE", requires = "chat")]
+    template: Option<String>,
 
     /// Read special tokens such as <|im_end|> in the prompt as tokens, and show those the model gives
     #[arg(long)]
@@ -61,7 +77,14 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     let file = load::file(&args.model)?;
     let model = Loaded::new(&file, &args.engine, ui)?;
     let special = if args.special { Special::Parse } else { Special::Ignore };
-    let ids = model.tokenizer.encode_prompt(&text, special);
+    let ids = if args.chat {
+        let system = args.system.iter().map(|text| Message::new("system", text.as_str()));
+        let messages: Vec<Message> = system.chain([Message::new("user", text)]).collect();
+        let template = model.template(args.template.as_deref(), ui)?;
+        template.encode(&model.tokenizer, &messages, &ChatOptions::default())?
+    } else {
+        model.tokenizer.encode_prompt(&text, special)
+    };
     let request = Request {
         prompt: &ids,
         max_tokens: args.tokens.0,
