@@ -58,13 +58,13 @@ impl<'f> Loaded<'f> {
         let plan = Engine::plan(&model, &chosen)?;
         let (kv, buffers) = (plan.kv_bytes as u64, plan.buffer_bytes as u64);
         let sizes = format!(
-            "memory: KV cache {} for {} tokens, buffers {}, file {} mapped",
+            "KV cache {} for {} tokens, buffers {}, file {} mapped",
             report::bytes(kv),
             chosen.ctx,
             report::bytes(buffers),
             report::bytes(file.size())
         );
-        ui.detail(&sizes);
+        ui.detail(format_args!("memory: {sizes}"));
         if let Some(available) = host.available_memory() {
             if kv + buffers > available {
                 ui.warn(format_args!(
@@ -79,7 +79,8 @@ impl<'f> Loaded<'f> {
                 ));
             }
         }
-        let engine = Engine::new(model, &chosen).with_context(|| sizes)?;
+        let engine =
+            Engine::new(model, &chosen).with_context(|| format!("cannot set up the engine ({sizes})"))?;
         memory::sample();
         Ok(Loaded { tokenizer, engine, file })
     }

@@ -58,7 +58,9 @@ impl Cache {
 /// `n` zeros that are not touched before they are used, or an error where `vec!` would end the process.
 pub fn zeros<T: Clone + Default>(n: usize, what: &'static str) -> Result<Vec<T>, StateError> {
     // `vec!` asks the system for zeroed pages and touches none, but cannot fail; so ask first whether there is room.
-    match Vec::<T>::new().try_reserve_exact(n) {
+    // The answer is kept first: the memory asked for must be given back before it is taken again.
+    let room = Vec::<T>::new().try_reserve_exact(n);
+    match room {
         Ok(()) => Ok(vec![T::default(); n]),
         Err(_) => Err(StateError::Memory { bytes: n.saturating_mul(size_of::<T>()), what }),
     }
