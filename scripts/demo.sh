@@ -10,7 +10,7 @@ cargo build --release --locked --quiet --manifest-path "$root/Cargo.toml"
 model=$("$root/scripts/get-model.sh" smollm2 | tail -n 1)
 
 if [ $# -eq 0 ]; then
-  set -- "The capital of France is" -n 48 --temperature 0 --stats
+  set -- "The capital of France is" -n 32 --temp 0 --stats
 fi
 echo "\$ twinband run $(basename "$model") $(printf '%q ' "$@")" >&2
 exec "${CARGO_TARGET_DIR:-$root/target}/release/twinband" run "$model" "$@"
