@@ -3,19 +3,20 @@
 //! [`Session`] owns an [`Engine`] and knows which tokens it has evaluated, so that a prompt which begins like the last
 //! one costs only its new part. The loop itself is pure control flow: its tests run it over a scripted engine.
 
+mod answer;
 pub mod digest;
 mod engine;
 pub mod memory;
 pub mod stop;
+mod text;
 
-use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::sample::{self, Sampler};
-use crate::tokenizer::stream::Utf8Stream;
+pub use answer::{Answer, StopReason, Timing};
 use digest::Digest;
-use stop::StopFilter;
+use text::Text;
 
 /// Tokens between two looks at the process's memory.
 const MEMORY_INTERVAL: usize = 16;
@@ -81,82 +82,6 @@ pub struct Request<'a> {
     pub ignore_end: bool,
     /// Compute the digest (a millisecond a token with a large vocabulary; not counted as time of the decode).
     pub digest: bool,
-}
-
-/// Why a text ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StopReason {
-    /// The model ended it with this token.
-    End(u32),
-    /// A stop string was complete.
-    StopString(String),
-    /// As many tokens as asked for.
-    Length,
-    /// The context is full.
-    Context,
-    /// The listener interrupted.
-    Interrupted,
-}
-
-impl StopReason {
-    /// The word in `run --json`.
-    pub fn name(&self) -> &'static str {
-        match self {
-            StopReason::End(_) => "eos",
-            StopReason::StopString(_) => "stop",
-            StopReason::Length => "length",
-            StopReason::Context => "context",
-            StopReason::Interrupted => "interrupted",
-        }
-    }
-}
-
-/// A generated text and how it came about.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
-    /// What was shown.
-    pub text: String,
-    /// Every token sampled, one that ended the text included.
-    pub tokens: Vec<u32>,
-    /// Why it ended.
-    pub stop: StopReason,
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
-    /// Of these, how many an earlier call had evaluated.
-    pub reused: usize,
-    /// Of all logits sampled from, when asked for.
-    pub digest: Digest,
-    /// Time of evaluating the prompt and of decoding.
-    pub timing: Timing,
-}
-
-/// Where the time went. Showing the text and computing the digest count nowhere.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Timing {
-    /// Prompt tokens evaluated.
-    pub prompt_evals: usize,
-    /// Time for these, without the head.
-    pub prompt: Duration,
-    /// Generated tokens evaluated: one fewer than sampled, as nothing follows the last.
-    pub evals: usize,
-    /// Time for these: forward pass, head and sampling.
-    pub decode: Duration,
-}
-
-impl Timing {
-    /// Prompt tokens a second; 0 when none was evaluated.
-    pub fn prefill_tps(&self) -> f64 {
-        rate(self.prompt_evals, self.prompt)
-    }
-
-    /// Generated tokens a second; 0 when fewer than two were generated.
-    pub fn decode_tps(&self) -> f64 {
-        rate(self.evals, self.decode)
-    }
-}
-
-fn rate(count: usize, time: Duration) -> f64 {
-    if count == 0 || time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
 }
 
 /// Why a generation failed.
@@ -347,61 +272,6 @@ impl<E: Engine> Session<E> {
             answer.timing.decode += spent;
         }
         Ok(id)
-    }
-}
-
-/// Bytes of tokens on their way to the reader: whole characters, without stop strings.
-struct Text {
-    characters: Utf8Stream,
-    filter: StopFilter,
-    ready: String,
-}
-
-impl Text {
-    fn new(stop: &[String]) -> Self {
-        Text { characters: Utf8Stream::new(), filter: StopFilter::new(stop), ready: String::new() }
-    }
-
-    /// Takes a token's bytes; the stop string that became complete with them.
-    fn push(&mut self, piece: &[u8]) -> Option<String> {
-        let whole = self.characters.push(piece);
-        let found = self.filter.push(&whole, &mut self.ready);
-        if found { self.filter.found().map(str::to_owned) } else { None }
-    }
-
-    /// The end: shows what was held back for a whole character or a stop string that did not come.
-    fn finish(&mut self) {
-        if self.filter.found().is_none() {
-            let whole = self.characters.finish();
-            self.filter.push(&whole, &mut self.ready);
-            self.filter.finish(&mut self.ready);
-        }
-    }
-
-    fn show<E: std::error::Error>(
-        &mut self,
-        to: &mut impl Listener,
-        all: &mut String,
-    ) -> Result<(), Error<E>> {
-        if !self.ready.is_empty() {
-            to.text(&self.ready).map_err(|source| Error::Output { source })?;
-            all.push_str(&self.ready);
-            self.ready.clear();
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for StopReason {
-    /// For people.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StopReason::End(id) => write!(f, "the model ended the text (token {id})"),
-            StopReason::StopString(stop) => write!(f, "stop string {stop:?}"),
-            StopReason::Length => f.write_str("as many tokens as asked for"),
-            StopReason::Context => f.write_str("the context is full"),
-            StopReason::Interrupted => f.write_str("interrupted"),
-        }
     }
 }
 
