@@ -22,7 +22,7 @@ pub fn swiglu<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
 #[inline(always)]
 pub fn geglu<S: Simd>(s: S, gate: &mut [f32], up: &[f32]) {
     // -2 sqrt(2 / pi), and that times 0.044715.
-    const LINEAR: f32 = -1.595_769_1;
+    const LINEAR: f32 = -1.595_769;
     const CUBIC: f32 = -0.071_354_82;
     zip(
         s,

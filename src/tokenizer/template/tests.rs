@@ -271,7 +271,8 @@ fn one_bos() -> Outcome {
 
 #[test]
 fn without_a_template_the_fallback_says_so() -> Outcome {
-    let cases: [(&[(&str, i32)], &str, &str); 4] = [
+    type Tokens = &'static [(&'static str, i32)];
+    let cases: [(Tokens, &str, &str); 4] = [
         (
             &[("<|im_start|>", CONTROL), ("<|im_end|>", CONTROL)],
             "chatml",
