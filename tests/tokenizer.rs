@@ -1,7 +1,7 @@
 //! Token ids against the reference's, for every kind of vocabulary.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use twinband::gguf::File;
 use twinband::tokenizer::{Options, Special, Tokenizer};

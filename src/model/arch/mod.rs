@@ -1,6 +1,6 @@
 //! Architectures: which metadata keys and switches each has. No arithmetic lives here.
 //!
-//! To add one: a file beside these and a line in [`ARCHS`]; a new switch in [`Config`] only for arithmetic that no
+//! To add one: a file beside these and a line in `ARCHS`; a new switch in [`Config`] only for arithmetic that no
 //! other architecture has.
 
 mod gemma3;
