@@ -56,7 +56,7 @@ pub enum Kv {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingOptions {
-    /// Temperature: 0 takes the likeliest token, 1 samples what the model says
+    /// Temperature: 0 takes the likeliest token, 1 samples what the model says; -t is --threads [default: 0; in chat 0.4]
     #[arg(long, visible_alias = "temperature", value_name = "T", allow_negative_numbers = true)]
     temp: Option<f32>,
 
