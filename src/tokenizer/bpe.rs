@@ -54,6 +54,11 @@ impl Merges {
         Some((Self { list, index, hasher }, odd))
     }
 
+    /// Bytes of memory they take.
+    pub fn heap_bytes(&self) -> usize {
+        self.list.capacity() * size_of::<Merge>() + self.index.allocation_size()
+    }
+
     /// Rank and result of merging two tokens.
     fn get(&self, left: u32, right: u32) -> Option<(u32, u32)> {
         let pair = [left, right];

@@ -256,16 +256,17 @@ fn read_ids(meta: &Meta, model: &str, vocab: &mut Vocab, warnings: &mut Vec<Stri
     ids
 }
 
-/// The tokens with which an answer is over. Those found by name become control tokens: a file that has them as
-/// text would have them shown, and typed by the user.
+/// The tokens with which an answer is over. Those found by name become control tokens, whatever the file has them as:
+/// otherwise they would be shown, and be typed by users.
 fn end_of_generation(ids: &Ids, vocab: &mut Vocab) -> Vec<u32> {
     let mut found: Vec<u32> = [ids.eos, ids.eot, ids.eom].into_iter().flatten().collect();
     let mut named: Vec<(u32, &str)> = Vec::new();
     for (id, piece) in vocab.specials() {
-        if let Some(name) = END_OF_GENERATION.iter().find(|name| name.as_bytes() == piece) {
-            named.push((id, name));
-        }
+        named.extend(END_OF_GENERATION.iter().find(|name| name.as_bytes() == piece).map(|name| (id, *name)));
     }
+    named.extend(END_OF_GENERATION.iter().filter_map(|name| Some((vocab.find(name.as_bytes())?, *name))));
+    // In some vocabularies this is a tag of HTML.
+    named.retain(|&(id, name)| name != "</s>" || vocab.kind(id) == Some(Kind::Control));
     // Where an answer has several messages, this ends but one of them.
     let has = |name| named.iter().any(|&(_, n)| n == name);
     if has("<|return|>") && has("<|call|>") {

@@ -190,6 +190,15 @@ impl Tokenizer {
         &self.end_of_generation
     }
 
+    /// Bytes of memory it takes.
+    pub fn heap_bytes(&self) -> usize {
+        let algorithm = match &self.algorithm {
+            Algorithm::Bytes { merges, .. } | Algorithm::Chars { merges, .. } => merges.heap_bytes(),
+            Algorithm::Scores { scores, .. } => scores.heap_bytes(),
+        };
+        self.vocab.heap_bytes() + self.specials.heap_bytes() + algorithm
+    }
+
     /// What the metadata left out or has wrong, and what is done about it: for the user to read.
     pub fn warnings(&self) -> &[String] {
         &self.warnings

@@ -58,6 +58,11 @@ impl Specials {
         self.index.find(hash, |&id| vocab.piece(id) == text).copied()
     }
 
+    /// Bytes of memory it takes.
+    pub fn heap_bytes(&self) -> usize {
+        self.index.allocation_size() + 8 * self.lengths.capacity() + size_of_val(&self.starts[..])
+    }
+
     /// Cuts `text` into tokens that satisfy `wanted` and what lies between them; no fragment is empty.
     pub fn split<'t>(
         &self,

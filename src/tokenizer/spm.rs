@@ -12,6 +12,11 @@ impl Scores {
     pub fn new(scores: impl Iterator<Item = f32>) -> Self {
         Self(scores.map(priority).collect())
     }
+
+    /// Bytes of memory they take.
+    pub fn heap_bytes(&self) -> usize {
+        4 * self.0.capacity()
+    }
 }
 
 /// Smaller for a higher score, in the order of the reals; both zeros are equal.

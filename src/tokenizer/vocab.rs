@@ -199,6 +199,12 @@ impl Vocab {
         }
     }
 
+    /// Bytes of memory it takes.
+    pub fn heap_bytes(&self) -> usize {
+        let Self { pieces, ends, kinds, index, .. } = self;
+        pieces.capacity() + 4 * ends.capacity() + kinds.capacity() + index.allocation_size()
+    }
+
     /// Ids and pieces of the tokens that text is searched for.
     pub fn specials(&self) -> impl Iterator<Item = (u32, &[u8])> {
         let ids = (0u32..).zip(&self.kinds).filter(|(_, kind)| kind.is_special());

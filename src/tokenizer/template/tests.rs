@@ -131,6 +131,11 @@ fn constructs() -> Outcome {
             "a-ba+bn=3",
         ),
         ("{{ none }} {{ 1.0 }} {{ [1, true] }}", "None 1.0 [1, True]"),
+        ("{{ 'a\\'b\\\\\\n' }}{{ \"x\ny\" }}", "a'b\\\nx\ny"),
+        (
+            "{% if not x is defined %}{% set x = none %}{% endif %}{% if x is none or x == '' %}n{% endif %}",
+            "n",
+        ),
         // trim_blocks and lstrip_blocks
         ("  {% if true %}\nx\n  {% endif %}\n y\n", "x\n y"),
     ];
@@ -337,4 +342,62 @@ fn a_template_that_does_not_parse_is_an_error_not_a_fallback() {
         ChatTemplate::choose(file.meta(), &tokenizer(&file), None),
         Err(Error::Syntax { line: 1, .. })
     ));
+}
+
+/// The templates of five families, as their model files have them.
+#[test]
+fn stock_templates() -> Outcome {
+    const QWEN2: &str = include_str!("../../../tests/data/templates/qwen2.jinja");
+    const SMOLLM2: &str = include_str!("../../../tests/data/templates/smollm2.jinja");
+    const PHI3: &str = include_str!("../../../tests/data/templates/phi-3.jinja");
+    const COMMAND_R: &str = include_str!("../../../tests/data/templates/command-r.jinja");
+    const GEMMA4: &str = include_str!("../../../tests/data/templates/gemma-4.jinja");
+    let chatml = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi! <|im_end|>\n<|im_start|>assistant\nHello.\
+                  <|im_end|>\n<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n";
+    let expected = [
+        (QWEN2, chatml),
+        (SMOLLM2, chatml),
+        (
+            PHI3,
+            "<s><|user|>\n Hi! <|end|>\n<|assistant|>\nHello.<|end|>\n<|user|>\nBye<|end|>\n<|assistant|>\n",
+        ),
+        (
+            COMMAND_R,
+            "<s><|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>Be brief.<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|>\
+             <|USER_TOKEN|>Hi!<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>Hello.\
+             <|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|USER_TOKEN|>Bye<|END_OF_TURN_TOKEN|>\
+             <|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
+        ),
+        (
+            GEMMA4,
+            "<s><|turn>system\nBe brief.<turn|>\n<|turn>user\nHi!<turn|>\n<|turn>model\nHello.<turn|>\n\
+             <|turn>user\nBye<turn|>\n<|turn>model\n<|channel>thought\n<channel|>",
+        ),
+    ];
+    let file = file(&[("<s>", CONTROL), ("</s>", CONTROL)], |w| {
+        w.u32("tokenizer.ggml.bos_token_id", 256).u32("tokenizer.ggml.eos_token_id", 257);
+    });
+    let tokenizer = tokenizer(&file);
+    let options = ChatOptions::default();
+    for (source, text) in expected {
+        let template = ChatTemplate::parse(source, Origin::Model)?;
+        assert_eq!(template.render(&tokenizer, &talk(), &options)?, text);
+    }
+    let render = |source, messages: &[Message], options: &ChatOptions| {
+        ChatTemplate::parse(source, Origin::Model)?.render(&tokenizer, messages, options)
+    };
+    // What they do without a system message, with thoughts, and with roles out of order.
+    let hi = [Message::new("user", "Hi")];
+    let polite =
+        "<|im_start|>system\nYou are a helpful assistant<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n";
+    let quiet = ChatOptions { add_generation_prompt: false, ..ChatOptions::default() };
+    assert_eq!(render(QWEN2, &hi, &quiet)?, polite);
+    let thinking = ChatOptions { enable_thinking: Some(true), ..ChatOptions::default() };
+    let thought =
+        [Message::new("assistant", "<|channel>thought\nhm<channel|>Hello."), Message::new("user", "Hi")];
+    let text = "<s><|turn>system\n<|think|><turn|>\n<|turn>model\nHello.<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n";
+    assert_eq!(render(GEMMA4, &thought, &thinking)?, text);
+    let refused = render(COMMAND_R, &[hi.clone(), hi].concat(), &options).err().map(|e| e.to_string());
+    assert!(refused.is_some_and(|e| e.ends_with("roles must alternate user/assistant/user/assistant/...")));
+    Ok(())
 }
