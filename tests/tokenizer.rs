@@ -1,7 +1,7 @@
 //! Token ids against those of llama.cpp, for every kind of vocabulary (tests/data/tokenizer says where they are from).
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 use twinband::gguf::File;
