@@ -434,6 +434,16 @@ fn every_end_ends() -> Outcome {
     let gemma = self::tokenizer("gemma3");
     let turn = gemma.special("<end_of_turn>").expect("in this vocabulary");
     assert!(gemma.eos() != Some(turn) && gemma.is_end_of_generation(turn));
+    // As these files have it, user-defined: with <s> for BOS an end, without a tag of HTML.
+    for (name, id, ends) in [("phi-3", 2, true), ("gemma3", 212, false)] {
+        let mut parts = Parts::of(name);
+        parts.strings[0].1[id] = "</s>".to_owned();
+        parts.types.iter_mut().for_each(|types| types[id] = 4);
+        let tokenizer = parts.load()?;
+        let id = id as u32;
+        assert_eq!(tokenizer.special("</s>"), Some(id));
+        assert_eq!((tokenizer.is_end_of_generation(id), tokenizer.is_control(id)), (ends, ends), "{name}");
+    }
     // A file may have it as ordinary text.
     let mut text = Parts::of("smollm2").set("tokenizer.ggml.eos_token_id", 0);
     text.types.iter_mut().flatten().for_each(|ty| *ty = 1);

@@ -265,8 +265,9 @@ fn end_of_generation(ids: &Ids, vocab: &mut Vocab) -> Vec<u32> {
         named.extend(END_OF_GENERATION.iter().find(|name| name.as_bytes() == piece).map(|name| (id, *name)));
     }
     named.extend(END_OF_GENERATION.iter().filter_map(|name| Some((vocab.find(name.as_bytes())?, *name))));
-    // In some vocabularies this is a tag of HTML.
-    named.retain(|&(id, name)| name != "</s>" || vocab.kind(id) == Some(Kind::Control));
+    // Without its counterpart this is a tag of HTML.
+    let paired = ids.bos.is_some_and(|bos| vocab.piece(bos) == b"<s>");
+    named.retain(|&(id, name)| name != "</s>" || paired || vocab.kind(id) == Some(Kind::Control));
     // Where an answer has several messages, this ends but one of them.
     let has = |name| named.iter().any(|&(_, n)| n == name);
     if has("<|return|>") && has("<|call|>") {

@@ -190,9 +190,10 @@ fn space_then(text: &[u8], end_of: impl Fn(&[u8], usize) -> usize) -> Step {
     if end > start { Match(end) } else { next(text) }
 }
 
-/// `[一-龥ࠀ-一가-퟿]+`
+/// `[一-龥ࠀ-一가-퟿]+`; white space (U+2000 to U+200A and others) does not count as one of them.
 pub(super) fn asian(text: &[u8]) -> Step {
-    matched(text, chars(text, 0, |c| matches!(c, '\u{800}'..='\u{9FA5}' | '\u{AC00}'..='\u{D7FF}')))
+    let asian = |c: char| matches!(c, '\u{800}'..='\u{9FA5}' | '\u{AC00}'..='\u{D7FF}');
+    matched(text, chars(text, 0, |c| asian(c) && !c.is_whitespace()))
 }
 
 /// `[一-龥぀-ゟ゠-ヿ]+`
