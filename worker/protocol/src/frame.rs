@@ -108,20 +108,41 @@ pub fn receive(pipe: &mut impl Read) -> Result<(u64, Message), ReceiveError> {
         HEADER => {}
         _ => return Err(ReceiveError::Truncated),
     }
-    let [l0, l1, l2, l3, kind, seq @ ..] = *frame.first_chunk::<HEADER>().ok_or(ReceiveError::Truncated)?;
-    let length = u32::from_le_bytes([l0, l1, l2, l3]);
-    let size =
-        usize::try_from(length).ok().filter(|n| *n <= MAX_PAYLOAD).ok_or(ReceiveError::TooLong { length })?;
-    frame.resize(HEADER + size + CHECKSUM, 0);
-    if fill(pipe, &mut frame[HEADER..])? < size + CHECKSUM {
+    let size = size(&frame)?.ok_or(ReceiveError::Truncated)?;
+    frame.resize(size, 0);
+    if fill(pipe, &mut frame[HEADER..])? < size - HEADER {
         return Err(ReceiveError::Truncated);
     }
+    whole(&frame)
+}
+
+/// The message at the start of `bytes` and the length of its frame; `None` if more bytes are needed to tell.
+pub fn parse(bytes: &[u8]) -> Result<Option<(usize, u64, Message)>, ReceiveError> {
+    let Some(size) = size(bytes)? else { return Ok(None) };
+    let Some(frame) = bytes.get(..size) else { return Ok(None) };
+    whole(frame).map(|(seq, message)| Some((size, seq, message)))
+}
+
+/// The length of the frame that begins like this; `None` if the header is not complete.
+fn size(bytes: &[u8]) -> Result<Option<usize>, ReceiveError> {
+    let Some(header) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
+    let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+    match usize::try_from(length) {
+        Ok(n) if n <= MAX_PAYLOAD => Ok(Some(HEADER + n + CHECKSUM)),
+        _ => Err(ReceiveError::TooLong { length }),
+    }
+}
+
+/// The message in a frame that is exactly as long as its header says.
+fn whole(frame: &[u8]) -> Result<(u64, Message), ReceiveError> {
     let (body, checksum) = frame.split_last_chunk::<CHECKSUM>().ok_or(ReceiveError::Truncated)?;
+    let (header, payload) = body.split_first_chunk::<HEADER>().ok_or(ReceiveError::Truncated)?;
     let (found, computed) = (u32::from_le_bytes(*checksum), fnv1a(body));
     if found != computed {
         return Err(ReceiveError::Checksum { found, computed });
     }
-    match Message::from_parts(kind, &body[HEADER..]) {
+    let [_, _, _, _, kind, seq @ ..] = *header;
+    match Message::from_parts(kind, payload) {
         None => Err(ReceiveError::UnknownKind(kind)),
         Some(Err(source)) => Err(ReceiveError::Payload { kind, source }),
         Some(Ok(message)) => Ok((u64::from_le_bytes(seq), message)),
@@ -149,13 +170,24 @@ fn fnv1a(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Fault, FaultCode, Hello, Ready};
+    use crate::{Backend, Device, Done, Driver, Fault, FaultCode, Hello, Job, Load, Loaded, Open, Report};
 
     fn every_message() -> Vec<Message> {
         vec![
             Message::Hello(Hello::ours()),
-            Message::Ready(Ready { backend: "vulkan".to_owned(), device: "Größe 7".to_owned() }),
-            Message::Fault(Fault { code: FaultCode::NoBackend, text: String::new() }),
+            Message::Open(Open {
+                backend: Backend::Null("x".to_owned()),
+                driver: Driver::Manifest("/y.json".to_owned()),
+                ..Open::default()
+            }),
+            Message::Ready(Box::new(Device { name: "Größe 7".to_owned(), ..Device::default() })),
+            Message::Load(Load { matrix: 1, format: 2, cols: 64, row_bytes: 36, offset: 1 << 40, first: 64, rows: 3 }),
+            Message::Loaded(Loaded { bytes: 1 << 33, micros: 5 }),
+            Message::Job(Job { matrix: 1, slot: 1, first: 64, rows: 3 }),
+            Message::Done(Done { micros: 77 }),
+            Message::Probe(Open::default()),
+            Message::Report(Report::default()),
+            Message::Fault(Fault { code: FaultCode::NoDevice, text: String::new() }),
             Message::Bye,
         ]
     }
@@ -213,7 +245,12 @@ mod tests {
             for end in 1..frame.len() {
                 let got = receive(&mut &frame[..end]);
                 assert!(matches!(got, Err(ReceiveError::Truncated)), "{message:?} cut at {end}: {got:?}");
+                let got = parse(&frame[..end]);
+                assert!(matches!(got, Ok(None)), "{message:?} cut at {end}: {got:?}");
             }
+            let length = frame.len();
+            let more = [&frame[..], b"more"].concat();
+            assert!(matches!(parse(&more), Ok(Some((n, 3, m))) if n == length && m == message));
         }
     }
 
@@ -251,7 +288,7 @@ mod tests {
             ("string longer than the payload", forged(12, 1, &[1, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0])),
             ("string of 2^60 bytes", forged(12, 1, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16])),
             ("string that is not UTF-8", forged(13, 1, &[1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xff])),
-            ("unknown fault code", forged(12, 3, &[9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
+            ("unknown fault code", forged(12, 3, &[99, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
             ("a driver's chatter", b"MESA: warning: something happened, going on\n".to_vec()),
         ];
         for (name, frame) in cases {
@@ -263,7 +300,7 @@ mod tests {
     #[test]
     fn a_message_over_the_limit_is_not_sent() {
         let mut pipe = Vec::new();
-        let fault = Fault { code: FaultCode::NoBackend, text: "x".repeat(MAX_PAYLOAD) };
+        let fault = Fault { code: FaultCode::NoDevice, text: "x".repeat(MAX_PAYLOAD) };
         assert!(matches!(
             send(&mut pipe, 0, &Message::Fault(fault)),
             Err(SendError::TooLong { name: "Fault", .. })

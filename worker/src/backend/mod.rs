@@ -1,8 +1,21 @@
-//! Devices that can compute a band of the output head.
+//! Devices that can compute rows of a matrix.
 
-use twinband_protocol::{Fault, FaultCode, Ready};
+use std::fs::File;
 
-/// Opens the best device, or says why there is none.
-pub fn open() -> Result<Ready, Fault> {
-    Err(Fault { code: FaultCode::NoBackend, text: "this worker was built without a backend".to_owned() })
+use twinband_protocol::shm::{Activations, Shared};
+use twinband_protocol::{Device, Done, Fault, Job, Load, Loaded};
+
+/// An open device.
+///
+/// Every method may fail at any time: the engine computes itself whatever is not delivered. After a [`Fault`] the worker
+/// reports it and ends; nothing is called on the backend any more, not even its destructor.
+pub trait Backend {
+    /// What was opened.
+    fn device(&self) -> &Device;
+
+    /// Takes rows of a matrix from the model file into the device's memory and gets ready to compute with them.
+    fn load(&mut self, load: &Load, model: &File, activations: Activations) -> Result<Loaded, Fault>;
+
+    /// Computes rows of a loaded matrix by the activations in the job's slot, and puts the results there.
+    fn run(&mut self, job: &Job, shared: &Shared) -> Result<Done, Fault>;
 }
