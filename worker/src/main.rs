@@ -3,19 +3,25 @@
 //! does not deliver.
 
 use std::io::{self, IsTerminal as _};
-use std::process::ExitCode;
 
-use twinband_protocol::Exit;
+use twinband_protocol::{Exit, WORKER_PROGRAM};
 
 mod backend;
+mod sandbox;
 mod serve;
 
-fn main() -> ExitCode {
-    let exit = if std::env::args_os().len() > 1 || io::stdin().is_terminal() {
-        eprintln!("{} is started by twinband, not by hand", twinband_protocol::WORKER_PROGRAM);
-        Exit::Usage
-    } else {
-        serve::serve(&mut io::stdin().lock(), &mut io::stdout().lock())
+fn main() {
+    if std::env::args_os().len() > 1 || io::stdin().is_terminal() {
+        eprintln!("{WORKER_PROGRAM} is started by twinband, not by hand");
+        sandbox::leave(Exit::Usage);
+    }
+    let exit = match sandbox::enter() {
+        Ok(inherited) => serve::serve(inherited),
+        Err(error) => {
+            eprintln!("{WORKER_PROGRAM}: cannot limit itself: {error}");
+            Exit::Limits
+        }
     };
-    ExitCode::from(exit.code())
+    // Not by returning: at an orderly end drivers run code of their own, and some crash in it.
+    sandbox::leave(exit)
 }

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
 use twinband_protocol::frame::{ReceiveError, receive, send};
-use twinband_protocol::{Exit, FaultCode, Hello, Message, Ready, VERSION};
+use twinband_protocol::{Backend, Device, Driver, Exit, FaultCode, Hello, Job, Message, Open, VERSION};
 
 /// Runs the worker with `input` as all the engine ever says.
 fn worker(input: &[u8]) -> Output {
@@ -44,16 +44,66 @@ fn answer(output: &Output) -> (Vec<Message>, Option<Exit>) {
     (messages, output.status.code().and_then(Exit::from_code))
 }
 
+fn open(orders: &str) -> Message {
+    Message::Open(Open { backend: Backend::Null(orders.to_owned()), ..Open::default() })
+}
+
+fn hello() -> Message {
+    Message::Hello(Hello::ours())
+}
+
 #[test]
-fn a_greeting_is_answered_and_the_missing_backend_reported() {
-    let (messages, exit) = answer(&worker(&frames(&[Message::Hello(Hello::ours())])));
+fn a_greeting_is_answered_and_a_missing_driver_reported() {
+    let driver = Driver::Manifest("/nonexistent.json".to_owned());
+    let (messages, exit) = answer(&worker(&frames(&[hello(), Message::Open(Open { driver, ..Open::default() })])));
     assert_eq!(messages.len(), 2, "{messages:?}");
-    assert_eq!(messages[0], Message::Hello(Hello::ours()));
-    assert!(
-        matches!(&messages[1], Message::Fault(fault) if fault.code == FaultCode::NoBackend),
-        "{messages:?}"
-    );
-    assert_eq!(exit, Some(Exit::NoBackend));
+    assert_eq!(messages[0], hello());
+    let Message::Fault(fault) = &messages[1] else { panic!("{messages:?}") };
+    assert_eq!(exit, Some(Exit::Fault(fault.code)));
+}
+
+#[test]
+fn the_null_device_opens_and_reports_faults_with_their_codes() {
+    let (messages, exit) = answer(&worker(&frames(&[hello(), open(""), Message::Bye])));
+    assert!(matches!(&messages[1], Message::Ready(device) if device.backend == "null"), "{messages:?}");
+    assert_eq!(exit, Some(Exit::Bye));
+    let cases = [
+        ("no-device", FaultCode::NoDevice),
+        ("no-fit", FaultCode::NoFitDevice),
+        ("open-fail", FaultCode::Driver),
+        ("dance", FaultCode::Input),
+    ];
+    for (orders, code) in cases {
+        let (messages, exit) = answer(&worker(&frames(&[hello(), open(orders)])));
+        assert!(matches!(&messages[1], Message::Fault(fault) if fault.code == code), "{messages:?}");
+        assert_eq!(exit, Some(Exit::Fault(code)), "{orders}");
+    }
+}
+
+#[test]
+fn a_probe_needs_no_buffer_and_no_model() {
+    let probe = Message::Probe(Open { backend: Backend::Null(String::new()), ..Open::default() });
+    let (messages, exit) = answer(&worker(&frames(&[hello(), probe, Message::Bye])));
+    assert!(matches!(&messages[1], Message::Report(report) if report.devices.len() == 1), "{messages:?}");
+    assert_eq!(exit, Some(Exit::Bye));
+}
+
+#[test]
+fn work_before_its_time_is_refused() {
+    let job = Message::Job(Job { matrix: 0, slot: 0, first: 0, rows: 64 });
+    let (messages, exit) = answer(&worker(&frames(&[hello(), job.clone()])));
+    assert_eq!((messages.len(), exit), (1, Some(Exit::Protocol)));
+    let (messages, exit) = answer(&worker(&frames(&[hello(), open(""), job])));
+    assert!(matches!(&messages[2], Message::Fault(fault) if fault.code == FaultCode::Input), "{messages:?}");
+    assert_eq!(exit, Some(Exit::Fault(FaultCode::Input)));
+}
+
+#[test]
+fn it_leaves_soon_when_the_engine_is_gone_while_the_driver_hangs() {
+    let started = std::time::Instant::now();
+    let (messages, exit) = answer(&worker(&frames(&[hello(), open("open-hang")])));
+    assert_eq!((messages.len(), exit), (1, Some(Exit::EngineGone)));
+    assert!(started.elapsed() < std::time::Duration::from_secs(5), "{:?}", started.elapsed());
 }
 
 #[test]
@@ -78,8 +128,8 @@ fn goodbye_ends_it_in_peace() {
 
 #[test]
 fn anything_else_is_refused() {
-    let ready = Message::Ready(Ready { backend: "x".to_owned(), device: "y".to_owned() });
-    let hello = frames(&[Message::Hello(Hello::ours())]);
+    let ready = Message::Ready(Box::new(Device::default()));
+    let hello = frames(&[hello()]);
     for input in [&frames(&[ready])[..], b"hello?\n", &[0xff; 4096], &hello[..hello.len() - 1]] {
         let output = worker(input);
         let (messages, exit) = answer(&output);

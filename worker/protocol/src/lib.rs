@@ -44,6 +44,9 @@ pub const SHARED_FD: i32 = 3;
 /// The descriptor of the model file in the worker.
 pub const MODEL_FD: i32 = 4;
 
+/// The environment variable by which the worker knows the engine's process number.
+pub const ENGINE_VARIABLE: &str = "TWINBAND_ENGINE";
+
 /// The build this code belongs to, for reports.
 pub const BUILD: &str = concat!("twinband ", env!("CARGO_PKG_VERSION"));
 

@@ -1,9 +1,11 @@
 //! Devices that can compute rows of a matrix.
 
+mod null;
+
 use std::fs::File;
 
 use twinband_protocol::shm::{Activations, Shared};
-use twinband_protocol::{Device, Done, Fault, Job, Load, Loaded};
+use twinband_protocol::{self as protocol, Device, Done, Fault, FaultCode, Job, Load, Loaded, Open, Report};
 
 /// An open device.
 ///
@@ -18,4 +20,22 @@ pub trait Backend {
 
     /// Computes rows of a loaded matrix by the activations in the job's slot, and puts the results there.
     fn run(&mut self, job: &Job, shared: &Shared) -> Result<Done, Fault>;
+}
+
+/// Opens what the engine asks for.
+pub fn open(open: &Open) -> Result<Box<dyn Backend>, Fault> {
+    match &open.backend {
+        protocol::Backend::Vulkan => {
+            Err(Fault { code: FaultCode::NoDevice, text: "this worker was built without Vulkan".to_owned() })
+        }
+        protocol::Backend::Null(orders) => Ok(Box::new(null::Null::open(orders)?)),
+    }
+}
+
+/// Looks at everything there is.
+pub fn probe(open: &Open) -> Report {
+    match &open.backend {
+        protocol::Backend::Vulkan => Report::default(),
+        protocol::Backend::Null(orders) => null::probe(orders),
+    }
 }
