@@ -39,6 +39,7 @@ const MACROS: &[(&str, &str)] = &[("simd", "kernel")];
 const DOORS: &[(&str, &[&str])] = &[
     ("ash", &["worker/src/"]),
     ("bincode", &["worker/protocol/src/codec.rs"]),
+    ("command_fds", &["src/gpu/process"]),
     ("gpu_allocator", &["worker/src/"]),
     ("memmap2", &["src/gguf/map.rs", "worker/protocol/src/shm.rs"]),
     ("nix", &["src/gpu/process", "src/gpu/link", "worker/"]),
@@ -55,6 +56,7 @@ const UNSAFE: &[&str] = &[
     "src/kernel/par.rs",
     "worker/protocol/src/shm.rs",
     "worker/src/backend/vulkan/*",
+    "worker/src/sandbox.rs",
 ];
 
 /// Code that is unfinished, left over from debugging, or can end the program without a message.

@@ -55,6 +55,11 @@ impl Map {
         &self.path
     }
 
+    /// The open file, once more; `None` if there is none, or no descriptor left for it.
+    pub fn file(&self) -> Option<fs::File> {
+        self.file.as_ref()?.try_clone().ok()
+    }
+
     /// An error if the file no longer has the size it was opened with.
     pub fn check_unchanged(&self) -> Result<(), Error> {
         let Some(file) = &self.file else { return Ok(()) };

@@ -164,6 +164,12 @@ impl File {
             .ok_or_else(|| Error::ForeignTensor { tensor: name() })
     }
 
+    /// The open file that holds a tensor, to be handed to another process; `None` if the bytes never were a file.
+    /// [`TensorInfo::offset`] counts from its start. It shares its reading position with others: read at offsets.
+    pub fn part_file(&self, tensor: &TensorInfo) -> Option<std::fs::File> {
+        self.parts.get(tensor.part)?.map.file()
+    }
+
     /// An error if a file's size is no longer what it was when it was opened. Reading tensor data of a file that was
     /// made shorter ends the process; ask before a piece of work to get a message in its place.
     pub fn check_unchanged(&self) -> Result<(), Error> {
@@ -269,6 +275,21 @@ mod tests {
         bytes[4] = 2;
         let file = File::from_bytes(bytes)?;
         assert_eq!((file.version(), file.tensors().len()), (2, 15));
+        Ok(())
+    }
+
+    #[test]
+    fn the_file_of_a_tensor_holds_it_at_its_offset() -> Outcome {
+        let mut path = tempfile::NamedTempFile::new()?;
+        std::io::Write::write_all(&mut path, EVERY)?;
+        let file = File::open(path.path())?;
+        let tensor = file.tensor("q6_k").ok_or("no q6_k")?;
+        let part = file.part_file(tensor).ok_or("no file")?;
+        let mut bytes = vec![0; file.data(tensor)?.len()];
+        std::os::unix::fs::FileExt::read_exact_at(&part, &mut bytes, tensor.offset())?;
+        assert_eq!(bytes, file.data(tensor)?);
+        let memory = File::from_bytes(EVERY.to_vec())?;
+        assert!(memory.part_file(tensor).is_none());
         Ok(())
     }
 
