@@ -144,7 +144,8 @@ impl Starting<'_> {
                 return Err(Lost::Stopped);
             }
             let now = Instant::now();
-            let answer = self.link.receive(deadline.min(now + STOP_CHECK)).map_err(|e| not_received(e, stage))?;
+            let answer =
+                self.link.receive(deadline.min(now + STOP_CHECK)).map_err(|e| not_received(e, stage))?;
             return match answer {
                 Some((seq, message)) if seq == number => Ok(message),
                 Some((_, message)) => Err(unexpected(message, stage, "the answer to another message")),

@@ -127,8 +127,8 @@ impl Policy {
     /// A worker was lost, or could not be started.
     pub(super) fn lost(&mut self, kind: Kind, now: Instant) -> Next {
         if let Some(since) = self.healthy_since.take() {
-            let periods = now.saturating_duration_since(since).as_nanos()
-                / self.limits.forgiveness.as_nanos().max(1);
+            let periods =
+                now.saturating_duration_since(since).as_nanos() / self.limits.forgiveness.as_nanos().max(1);
             self.losses = self.losses.saturating_sub(u32::try_from(periods).unwrap_or(u32::MAX));
         }
         match kind {
@@ -226,7 +226,12 @@ mod tests {
         play(&[(100, Kind::Wrong, VERDICT)]);
         let look = Next::Again(5 * MINUTE);
         play(&[(0, Kind::Absent, look); 20]);
-        play(&[(0, Kind::Refused, look), (0, Kind::Refused, look), (0, Kind::Refused, look), (0, Kind::Refused, STOP)]);
+        play(&[
+            (0, Kind::Refused, look),
+            (0, Kind::Refused, look),
+            (0, Kind::Refused, look),
+            (0, Kind::Refused, STOP),
+        ]);
         play(&[(0, Kind::Memory, Next::Smaller); 20]);
     }
 

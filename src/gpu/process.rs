@@ -78,7 +78,8 @@ fn environment(
     };
     let mut theirs: Vec<_> = ours.filter(|(name, _)| kept(name)).collect();
     if !keep_layers {
-        let asked = theirs.iter().position(|(name, _)| name == LAYERS_DISABLE).map(|i| theirs.swap_remove(i).1);
+        let asked =
+            theirs.iter().position(|(name, _)| name == LAYERS_DISABLE).map(|i| theirs.swap_remove(i).1);
         let mut disable = OsString::from(IMPLICIT);
         if let Some(asked) = asked.filter(|asked| !asked.is_empty()) {
             disable.push(",");

@@ -83,15 +83,17 @@ impl Store {
     }
 
     fn path(&self, kind: &str, key: &[String]) -> Option<PathBuf> {
-        let hash = key
-            .iter()
-            .flat_map(|part| part.bytes().chain([0]))
-            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        let hash =
+            key.iter().flat_map(|part| part.bytes().chain([0])).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
         Some(self.dir.as_ref()?.join(format!("{kind}-{hash:016x}.json")))
     }
 
     fn paths(&self, kind: &str) -> Vec<PathBuf> {
-        let Some(entries) = self.dir.as_ref().and_then(|dir| fs::read_dir(dir).ok()) else { return Vec::new() };
+        let Some(entries) = self.dir.as_ref().and_then(|dir| fs::read_dir(dir).ok()) else {
+            return Vec::new();
+        };
         let ours = |name: &str| {
             name.strip_prefix(kind).is_some_and(|rest| rest.starts_with('-') && rest.ends_with(".json"))
         };
@@ -147,7 +149,13 @@ mod tests {
         let key = key(&["k"]);
         store.save("split", &key, &1u32).expect("it is written");
         let path = store.path("split", &key).expect("a path");
-        for rubbish in [&b""[..], b"{", b"{\"key\":[\"k\"],\"value\":\"no number\"}", b"{\"key\":[\"x\"],\"value\":1}", &[0xff; 100]] {
+        for rubbish in [
+            &b""[..],
+            b"{",
+            b"{\"key\":[\"k\"],\"value\":\"no number\"}",
+            b"{\"key\":[\"x\"],\"value\":1}",
+            &[0xff; 100],
+        ] {
             fs::write(&path, rubbish).expect("it is written");
             assert_eq!(store.load::<u32>("split", &key), None);
         }

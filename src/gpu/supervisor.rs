@@ -19,6 +19,9 @@ use super::{GpuOptions, HeadMatrix, Lost, Mode, Stage, Store};
 /// Jobs that can be under way.
 const SLOTS: u32 = 2;
 
+/// How long a worker that has ended waits for the one who talked to it to report why, before it is put away unasked.
+const GRACE: Duration = Duration::from_millis(200);
+
 /// Bytes of rows for which a load may take a second.
 const LOAD_RATE: u64 = 50_000_000;
 
@@ -159,8 +162,7 @@ impl Supervisor {
             starting.greet(patience.greeting)?;
             let device = starting.open(self.open(store), patience.open)?;
             let offset = self.matrix.offset + u64::from(rows.start) * u64::from(row_bytes);
-            let load =
-                Load { matrix: 0, format, cols, row_bytes, offset, first: rows.start, rows: count };
+            let load = Load { matrix: 0, format, cols, row_bytes, offset, first: rows.start, rows: count };
             starting.load(load, patience.load + Duration::from_secs(bytes / LOAD_RATE))?;
             Ok(device)
         };
@@ -190,8 +192,14 @@ impl Supervisor {
 
     /// Waits until a working worker is lost; `None` if it is not wanted any more. The process is put away in any case.
     fn attend(&self, mut process: Process, generation: u32, subject: &Subject) -> Option<(Kind, String)> {
+        // From the moment on that it seems to have ended, until whoever talks to it has had time to say why.
+        let mut grace: Option<Instant> = None;
         loop {
-            match self.commands.recv() {
+            let command = match grace {
+                None => self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(until) => self.commands.recv_timeout(until.saturating_duration_since(Instant::now())),
+            };
+            match command {
                 Ok(Command::Lost { generation: of, kind, text, closed }) if of == generation => {
                     if !closed {
                         return Some((kind, text));
@@ -201,13 +209,18 @@ impl Supervisor {
                     return Some((Kind::of(&lost), lost.to_string()));
                 }
                 Ok(Command::Ended { generation: of }) if of == generation => {
+                    grace = Some(Instant::now() + GRACE);
+                }
+                Ok(Command::Proven { generation: of }) if of == generation => subject.harmless(),
+                Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {
                     let lost = process.ending(Stage::Working);
                     if process.has_ended() {
                         return Some((Kind::of(&lost), lost.to_string()));
                     }
+                    // It only closed its standard error.
+                    grace = None;
                 }
-                Ok(Command::Proven { generation: of }) if of == generation => subject.harmless(),
-                Ok(Command::Stop) | Err(_) => return None,
                 // About a worker that is gone already.
                 Ok(_) => {}
             }

@@ -93,7 +93,8 @@ impl Subject {
 
 /// All that a verdict depends on.
 fn key(options: &GpuOptions, manifests: impl FnOnce() -> Vec<PathBuf>) -> Vec<String> {
-    let mut key = vec![format!("engine {BUILD}"), format!("device {}", options.device.as_deref().unwrap_or("any"))];
+    let mut key =
+        vec![format!("engine {BUILD}"), format!("device {}", options.device.as_deref().unwrap_or("any"))];
     match (&options.backend, &options.driver) {
         (Backend::Null(orders), _) => key.push(format!("null {orders}")),
         (Backend::Vulkan, Driver::Manifest(path)) => key.push(identity(Path::new(path))),
@@ -123,10 +124,13 @@ fn manifests() -> Vec<PathBuf> {
         return named;
     }
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    let mut folders = paths("XDG_CONFIG_HOME").or_else(|| Some(vec![home.as_ref()?.join(".config")])).unwrap_or_default();
+    let mut folders =
+        paths("XDG_CONFIG_HOME").or_else(|| Some(vec![home.as_ref()?.join(".config")])).unwrap_or_default();
     folders.extend(paths("XDG_CONFIG_DIRS").unwrap_or_else(|| vec!["/etc/xdg".into()]));
     folders.push("/etc".into());
-    folders.extend(paths("XDG_DATA_HOME").or_else(|| Some(vec![home?.join(".local/share")])).unwrap_or_default());
+    folders.extend(
+        paths("XDG_DATA_HOME").or_else(|| Some(vec![home?.join(".local/share")])).unwrap_or_default(),
+    );
     folders.extend(
         paths("XDG_DATA_DIRS").unwrap_or_else(|| vec!["/usr/local/share".into(), "/usr/share".into()]),
     );
@@ -156,7 +160,8 @@ mod tests {
     fn a_verdict_holds_until_the_manifest_changes_or_it_is_cleared() {
         let dir = tempfile::tempdir().expect("a folder");
         let store = Store::new(Some(&dir.path().join("cache")));
-        let (good, bad, link) = (dir.path().join("g.json"), dir.path().join("b.json"), dir.path().join("l.json"));
+        let (good, bad, link) =
+            (dir.path().join("g.json"), dir.path().join("b.json"), dir.path().join("l.json"));
         fs::write(&good, "{}").expect("a manifest");
         fs::write(&bad, "{}").expect("a manifest");
         let subject = |path: &Path| Subject::new(store.clone(), &options(path));

@@ -2,7 +2,10 @@
 //!
 //! The environment is not touched here: the engine has cut it down to an allow-list when it started this process, before
 //! any code ran that reads it.
-#![allow(unsafe_code, reason = "takes over inherited descriptors, and ends the process without exit handlers")]
+#![allow(
+    unsafe_code,
+    reason = "takes over inherited descriptors, and ends the process without exit handlers"
+)]
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

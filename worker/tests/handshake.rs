@@ -55,7 +55,8 @@ fn hello() -> Message {
 #[test]
 fn a_greeting_is_answered_and_a_missing_driver_reported() {
     let driver = Driver::Manifest("/nonexistent.json".to_owned());
-    let (messages, exit) = answer(&worker(&frames(&[hello(), Message::Open(Open { driver, ..Open::default() })])));
+    let (messages, exit) =
+        answer(&worker(&frames(&[hello(), Message::Open(Open { driver, ..Open::default() })])));
     assert_eq!(messages.len(), 2, "{messages:?}");
     assert_eq!(messages[0], hello());
     let Message::Fault(fault) = &messages[1] else { panic!("{messages:?}") };

@@ -181,7 +181,15 @@ mod tests {
                 ..Open::default()
             }),
             Message::Ready(Box::new(Device { name: "Größe 7".to_owned(), ..Device::default() })),
-            Message::Load(Load { matrix: 1, format: 2, cols: 64, row_bytes: 36, offset: 1 << 40, first: 64, rows: 3 }),
+            Message::Load(Load {
+                matrix: 1,
+                format: 2,
+                cols: 64,
+                row_bytes: 36,
+                offset: 1 << 40,
+                first: 64,
+                rows: 3,
+            }),
             Message::Loaded(Loaded { bytes: 1 << 33, micros: 5 }),
             Message::Job(Job { matrix: 1, slot: 1, first: 64, rows: 3 }),
             Message::Done(Done { micros: 77 }),

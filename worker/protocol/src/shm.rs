@@ -123,7 +123,8 @@ impl Layout {
     /// Where a part of a slot begins, from the start of the file.
     pub fn offset(&self, slot: u32, part: Part) -> usize {
         let before = [Part::Codes, Part::Scales, Part::Sums, Part::Results];
-        let within = before.iter().take_while(|p| **p != part).map(|p| self.bytes(*p).next_multiple_of(ALIGN));
+        let within =
+            before.iter().take_while(|p| **p != part).map(|p| self.bytes(*p).next_multiple_of(ALIGN));
         HEADER + slot as usize * self.slot_bytes() + within.sum::<usize>()
     }
 
@@ -244,7 +245,10 @@ impl Shared {
     /// # Panics
     /// If there is no such slot or the part is smaller.
     pub fn write(&self, slot: u32, part: Part, bytes: &[u8]) {
-        assert!(slot < self.layout.slots && bytes.len() <= self.layout.bytes(part), "{part:?} of slot {slot}");
+        assert!(
+            slot < self.layout.slots && bytes.len() <= self.layout.bytes(part),
+            "{part:?} of slot {slot}"
+        );
         self.copy_in(self.layout.offset(slot, part), bytes);
     }
 
@@ -254,7 +258,10 @@ impl Shared {
     /// If there is no such slot or the part is smaller.
     pub fn read(&self, slot: u32, part: Part, at: usize, bytes: &mut [u8]) {
         let size = self.layout.bytes(part);
-        assert!(slot < self.layout.slots && at <= size && bytes.len() <= size - at, "{part:?} of slot {slot}");
+        assert!(
+            slot < self.layout.slots && at <= size && bytes.len() <= size - at,
+            "{part:?} of slot {slot}"
+        );
         let from = self.layout.offset(slot, part) + at;
         // SAFETY: `from + len` lies in the map, whose size is sealed (checked above against the layout that the map was
         // made with); `bytes` is ours alone. The other process may write meanwhile: then bytes are mixed, and all are

@@ -195,7 +195,11 @@ impl Null {
             let log = fs::OpenOptions::new().create(true).append(true).open(path);
             let _ = log.and_then(|mut file| file.write_all(b"."));
         }
-        if orders.once.as_ref().is_some_and(|path| fs::OpenOptions::new().create_new(true).write(true).open(path).is_err()) {
+        if orders
+            .once
+            .as_ref()
+            .is_some_and(|path| fs::OpenOptions::new().create_new(true).write(true).open(path).is_err())
+        {
             orders.list.clear();
         }
         orders.disturb("open-", 0);
@@ -323,7 +327,8 @@ impl Matrix {
         let rows = self.weights.chunks_exact(self.load.row_bytes as usize);
         let dot = |row: &[u8]| {
             let mut acc = 0.0;
-            for ((block, x), x_scale) in row.chunks_exact(format.block).zip(codes.chunks_exact(32)).zip(&scales)
+            for ((block, x), x_scale) in
+                row.chunks_exact(format.block).zip(codes.chunks_exact(32)).zip(&scales)
             {
                 let w_scale = f16::from_le_bytes([block[0], block[1]]).to_f32();
                 acc += (format.isum)(&block[2..], x) as f32 * (w_scale * x_scale);
@@ -349,7 +354,10 @@ mod tests {
     #[test]
     fn orders_hold_for_the_jobs_they_name() {
         let orders = Orders::parse("slow=50@20 hang@7-7 corrupt=3@2-4  open-fail").expect("they are fine");
-        assert_eq!((orders.at("slow", 19), orders.at("slow", 20), orders.at("slow", 1000)), (None, Some(50), Some(50)));
+        assert_eq!(
+            (orders.at("slow", 19), orders.at("slow", 20), orders.at("slow", 1000)),
+            (None, Some(50), Some(50))
+        );
         assert_eq!((orders.at("hang", 6), orders.at("hang", 7), orders.at("hang", 8)), (None, Some(0), None));
         assert_eq!((orders.at("corrupt", 1), orders.at("corrupt", 4)), (None, Some(3)));
         assert_eq!(orders.at("open-fail", 0), Some(0));
