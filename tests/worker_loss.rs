@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::gpu::{COLS, Fixture, LONG, ROWS};
 use twinband::gpu::{
-    Backend, Gpu, GpuOptions, Limits, Lost, Mode, Patience, State, Store, clear_verdicts, verdicts,
+    Backend, Gpu, GpuOptions, Limits, Lost, Mode, Patience, State, Store, clear_verdicts, probe, verdicts,
 };
 
 /// What scheduling on a busy machine may add to a time limit.
@@ -362,6 +362,28 @@ fn the_worker_has_limited_itself() {
     // The two ends of the conversation, the one on watch, standard output and error; nothing of the engine's own.
     assert!(count("pipe:") <= 5 && count("/dev/null") == 1 && count("memfd:twinband") <= 1, "{open:?}");
     assert_eq!(open.len(), count("pipe:") + 1 + count("memfd:twinband") + count("model"), "{open:?}");
+}
+
+#[test]
+fn a_probe_is_survived_whatever_it_meets() {
+    let fixture = Fixture::new(2);
+    let options = |orders: &str| {
+        let mut options = fixture.options(orders);
+        options.patience.open = ms(500);
+        options
+    };
+    let report = probe(&options("")).expect("a report");
+    assert_eq!(report.devices.iter().map(|d| d.name.as_str()).collect::<Vec<_>>(), ["null device"]);
+    let report = probe(&options("no-device")).expect("a report");
+    assert_eq!((report.devices.len(), report.troubles), (0, vec!["there is no device".to_owned()]));
+    for (orders, word) in [
+        ("open-abort", "SIGABRT"),
+        ("open-hang", "did not answer within 500 ms"),
+        ("open-exit0", "while it opened the device"),
+    ] {
+        let fault = probe(&options(orders)).expect_err("no report").to_string();
+        assert!(fault.contains(word), "{orders}: {fault}");
+    }
 }
 
 // ------------------------------------------------------------------------- tests that need an engine of their own

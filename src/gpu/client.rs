@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use twinband_protocol::frame::{ReceiveError, SendError};
 use twinband_protocol::shm::{Activations, Part, Shared};
-use twinband_protocol::{Device, Hello, Job, Load, Loaded, Message, Open, VERSION};
+use twinband_protocol::{Device, Hello, Job, Load, Loaded, Message, Open, Report, VERSION};
 
 use super::link::Link;
 use super::{Lost, Stage};
@@ -120,6 +120,14 @@ impl Starting<'_> {
         match self.ask(&Message::Open(open), Stage::Opening, patience)? {
             Message::Ready(device) => Ok(*device),
             other => Err(unexpected(other, Stage::Opening, "Ready")),
+        }
+    }
+
+    /// Has everything looked at.
+    pub(super) fn probe(&mut self, open: Open, patience: Duration) -> Result<Report, Lost> {
+        match self.ask(&Message::Probe(open), Stage::Opening, patience)? {
+            Message::Report(report) => Ok(report),
+            other => Err(unexpected(other, Stage::Opening, "Report")),
         }
     }
 

@@ -217,12 +217,14 @@ impl Gpu {
 
     fn notice(&mut self, event: Event) {
         match event {
-            Event::Starting => self.status.state = State::Starting,
+            Event::Starting { generation } => {
+                self.status.state = State::Starting;
+                self.status.restarts = generation - 1;
+            }
             Event::Ready(ready) => {
                 let Ready { client, generation, device, rows, pid } = *ready;
                 let active = Active { client, generation, proven: false, calibrated: false };
                 self.status.state = active.idle_state();
-                self.status.restarts = generation - 1;
                 self.status.rows = rows;
                 self.status.pid = pid;
                 self.messages.push(format!("[gpu] worker ready: {}", device.name));

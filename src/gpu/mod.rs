@@ -42,8 +42,9 @@ pub use handle::Gpu;
 pub use policy::Limits;
 pub use process::{WORKER_VARIABLE, locate};
 pub use store::Store;
+pub use supervisor::probe;
 pub use twinband_protocol::shm::Activations;
-pub use twinband_protocol::{Backend, Device, DeviceKind, Driver, TILE};
+pub use twinband_protocol::{Backend, Device, DeviceKind, Driver, Loader, Report, TILE};
 pub use verdict::{Verdict, clear_verdicts, verdicts};
 
 /// Whether to use a device.

@@ -101,34 +101,42 @@ pub(super) struct Process {
     tail: Arc<Mutex<Vec<u8>>>,
 }
 
+/// What to start, and what it inherits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spawn<'a> {
+    pub program: &'a Path,
+    /// For [`SHARED_FD`].
+    pub shared: Option<BorrowedFd<'a>>,
+    /// For [`MODEL_FD`].
+    pub model: Option<&'a File>,
+    /// Whether implicit layers may be loaded.
+    pub keep_layers: bool,
+}
+
 impl Process {
     /// Starts the program. The kernel kills it when the calling thread ends, so this is not for a thread of a pool.
     ///
-    /// The worker gets `shared` and `model` as [`SHARED_FD`] and [`MODEL_FD`]. `on_end` is called, in another thread,
-    /// when it has closed its standard error, which it does at the latest when it ends.
+    /// `on_end` is called, in another thread, when the worker has closed its standard error, which it does at the latest
+    /// when it ends.
     pub(super) fn spawn(
-        path: &Path,
-        shared: BorrowedFd<'_>,
-        model: &File,
-        keep_layers: bool,
+        spawn: Spawn<'_>,
         on_end: impl FnOnce() + Send + 'static,
     ) -> Result<(Self, ChildStdin, ChildStdout), Lost> {
-        Self::start(path, shared, model, keep_layers, on_end)
-            .map_err(|source| Lost::Spawn { path: path.to_owned(), source })
+        Self::start(spawn, on_end).map_err(|source| Lost::Spawn { path: spawn.program.to_owned(), source })
     }
 
     fn start(
-        path: &Path,
-        shared: BorrowedFd<'_>,
-        model: &File,
-        keep_layers: bool,
+        Spawn { program, shared, model, keep_layers }: Spawn<'_>,
         on_end: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<(Self, ChildStdin, ChildStdout)> {
-        let mappings = vec![
-            FdMapping { parent_fd: shared.try_clone_to_owned()?, child_fd: SHARED_FD },
-            FdMapping { parent_fd: OwnedFd::from(model.try_clone()?), child_fd: MODEL_FD },
-        ];
-        let mut command = Command::new(path);
+        let mut mappings = Vec::new();
+        if let Some(shared) = shared {
+            mappings.push(FdMapping { parent_fd: shared.try_clone_to_owned()?, child_fd: SHARED_FD });
+        }
+        if let Some(model) = model {
+            mappings.push(FdMapping { parent_fd: OwnedFd::from(model.try_clone()?), child_fd: MODEL_FD });
+        }
+        let mut command = Command::new(program);
         command
             .env_clear()
             .envs(environment(std::env::vars_os(), keep_layers))

@@ -7,12 +7,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use twinband_protocol::shm::{Layout, Shared};
-use twinband_protocol::{Device, Driver, Load, Open, TILE};
+use twinband_protocol::{Device, Driver, Load, Open, Report, TILE};
 
 use super::client::{Client, Starting};
 use super::link::Link;
 use super::policy::{Kind, Next, Policy};
-use super::process::{self, Process};
+use super::process::{self, Process, Spawn};
 use super::verdict::Subject;
 use super::{GpuOptions, HeadMatrix, Lost, Mode, Stage, Store};
 
@@ -40,7 +40,7 @@ pub(super) enum Command {
 /// From the supervisor.
 pub(super) enum Event {
     /// A worker is being started.
-    Starting,
+    Starting { generation: u32 },
     /// It takes jobs.
     Ready(Box<Ready>),
     /// It was lost, or did not start. Another try follows after the pause.
@@ -87,6 +87,36 @@ fn half(rows: &Range<u32>) -> Range<u32> {
     first.min(rows.end)..rows.end
 }
 
+/// What to open.
+fn open(options: &GpuOptions, store: &Store) -> Open {
+    let named = options.device.is_some() || matches!(options.driver, Driver::Manifest(_));
+    Open {
+        backend: options.backend.clone(),
+        driver: options.driver.clone(),
+        device: options.device.clone(),
+        software: options.mode == Mode::On || named,
+        cache: store.dir().and_then(|dir| dir.to_str()).map(str::to_owned),
+    }
+}
+
+/// Has a worker of its own look at what there is, by the way that the options name, and ends it. Takes at most the
+/// patience for a greeting and that for opening a device.
+pub fn probe(options: &GpuOptions) -> Result<Report, Lost> {
+    let program = process::locate(options.worker.as_deref());
+    let spawn = Spawn { program: &program, shared: None, model: None, keep_layers: options.keep_layers };
+    let (mut process, output, input) = Process::spawn(spawn, || ())?;
+    let link = Link::new(output, input).map_err(|source| Lost::Spawn { path: program, source })?;
+    let mut starting = Starting { link, stop: &AtomicBool::new(false) };
+    let patience = &options.patience;
+    let store = Store::new(options.cache_dir.as_deref());
+    let report =
+        starting.greet(patience.greeting).and_then(|()| starting.probe(open(options, &store), patience.open));
+    match report {
+        Err(Lost::Gone { stage, .. }) => Err(process.ending(stage)),
+        report => report,
+    }
+}
+
 impl Supervisor {
     pub(super) fn run(mut self) {
         let store = Store::new(self.options.cache_dir.as_deref());
@@ -98,7 +128,7 @@ impl Supervisor {
         }
         let mut policy = Policy::new(self.options.limits);
         for generation in 1.. {
-            if self.events.send(Event::Starting).is_err() {
+            if self.events.send(Event::Starting { generation }).is_err() {
                 return;
             }
             subject.trying();
@@ -152,15 +182,20 @@ impl Supervisor {
         let on_end = move || {
             let _ = own.send(Command::Ended { generation });
         };
-        let (mut process, output, input) =
-            Process::spawn(&program, shared.fd(), &self.matrix.file, self.options.keep_layers, on_end)?;
+        let spawn = Spawn {
+            program: &program,
+            shared: Some(shared.fd()),
+            model: Some(&self.matrix.file),
+            keep_layers: self.options.keep_layers,
+        };
+        let (mut process, output, input) = Process::spawn(spawn, on_end)?;
         let link = Link::new(output, input).map_err(|source| Lost::Spawn { path: program, source })?;
         let mut starting = Starting { link, stop: &self.stop };
         let patience = &self.options.patience;
         let bytes = u64::from(count) * u64::from(row_bytes);
         let mut talk = || {
             starting.greet(patience.greeting)?;
-            let device = starting.open(self.open(store), patience.open)?;
+            let device = starting.open(open(&self.options, store), patience.open)?;
             let offset = self.matrix.offset + u64::from(rows.start) * u64::from(row_bytes);
             let load = Load { matrix: 0, format, cols, row_bytes, offset, first: rows.start, rows: count };
             starting.load(load, patience.load + Duration::from_secs(bytes / LOAD_RATE))?;
@@ -174,19 +209,6 @@ impl Supervisor {
             }
             Err(Lost::Gone { stage, .. }) => Err(process.ending(stage)),
             Err(lost) => Err(lost),
-        }
-    }
-
-    /// What to open.
-    fn open(&self, store: &Store) -> Open {
-        let options = &self.options;
-        let named = options.device.is_some() || matches!(options.driver, Driver::Manifest(_));
-        Open {
-            backend: options.backend.clone(),
-            driver: options.driver.clone(),
-            device: options.device.clone(),
-            software: options.mode == Mode::On || named,
-            cache: store.dir().and_then(|dir| dir.to_str()).map(str::to_owned),
         }
     }
 
