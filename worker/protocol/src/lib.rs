@@ -29,8 +29,8 @@ pub mod shm;
 pub use codec::CodecError;
 pub use exit::Exit;
 pub use message::{
-    Backend, Device, DeviceKind, Done, Driver, Fault, FaultCode, Hello, Job, Load, Loaded, Loader, Message,
-    Open, Report,
+    Backend, Device, DeviceKind, Done, Driver, Fault, FaultCode, Hello, Job, Load, Loaded, Loader, Manifest,
+    Message, Open, Report,
 };
 
 /// Version of the messages. An engine and a worker that differ in it do not work together.

@@ -193,12 +193,25 @@ pub enum Loader {
 pub struct Report {
     /// The loader's library, or why it cannot be used.
     pub loader: Loader,
-    /// Every manifest that would be read, and what its driver said when it was asked.
+    /// Every driver manifest that the loader would read, in its order.
+    pub manifests: Vec<Manifest>,
+    /// The devices that were found, each once.
     pub devices: Vec<Device>,
     /// Names of layers that the loader found.
     pub layers: Vec<String>,
     /// What went wrong on the way, in words.
     pub troubles: Vec<String>,
+}
+
+/// A driver manifest: the file by which a Vulkan driver announces itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The file.
+    pub path: String,
+    /// The driver's library, if the manifest is sound.
+    pub library: Option<String>,
+    /// What is wrong with the manifest, if anything.
+    pub trouble: Option<String>,
 }
 
 /// Why the worker cannot serve.
