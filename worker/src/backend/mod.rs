@@ -1,11 +1,12 @@
 //! Devices that can compute rows of a matrix.
 
 mod null;
+mod vulkan;
 
 use std::fs::File;
 
 use twinband_protocol::shm::{Activations, Shared};
-use twinband_protocol::{self as protocol, Device, Done, Fault, FaultCode, Job, Load, Loaded, Open, Report};
+use twinband_protocol::{self as protocol, Device, Done, Fault, Job, Load, Loaded, Open, Report};
 
 /// An open device.
 ///
@@ -25,9 +26,7 @@ pub trait Backend {
 /// Opens what the engine asks for.
 pub fn open(open: &Open) -> Result<Box<dyn Backend>, Fault> {
     match &open.backend {
-        protocol::Backend::Vulkan => {
-            Err(Fault { code: FaultCode::NoDevice, text: "this worker was built without Vulkan".to_owned() })
-        }
+        protocol::Backend::Vulkan => Ok(Box::new(vulkan::Vulkan::open(open)?)),
         protocol::Backend::Null(orders) => Ok(Box::new(null::Null::open(orders)?)),
     }
 }
@@ -35,7 +34,7 @@ pub fn open(open: &Open) -> Result<Box<dyn Backend>, Fault> {
 /// Looks at everything there is.
 pub fn probe(open: &Open) -> Report {
     match &open.backend {
-        protocol::Backend::Vulkan => Report::default(),
+        protocol::Backend::Vulkan => vulkan::probe(open),
         protocol::Backend::Null(orders) => null::probe(orders),
     }
 }
