@@ -1,6 +1,8 @@
 //! From final hidden vectors to logits, and the engine that ties model, state and threads together.
 
 mod engine;
+pub mod split;
+pub mod verify;
 
 pub use engine::{Engine, EngineError, EngineOptions};
 

@@ -86,6 +86,15 @@ impl GgmlType {
         Some(Geometry { name, block, bytes })
     }
 
+    /// Where in a block the f16 lies that scales its minimums (or is its minimum), for the types that have them and run.
+    pub fn minimum_at(self) -> Option<usize> {
+        match self {
+            Self::Q4_1 | Self::Q5_1 | Self::Q4_K | Self::Q5_K => Some(2),
+            Self::Q2_K => Some(82),
+            _ => None,
+        }
+    }
+
     /// The name of a code, also for withdrawn types whose geometry is gone.
     pub fn name(self) -> Option<&'static str> {
         self.geometry().map(|g| g.name).or(match self.0 {
