@@ -1,6 +1,7 @@
 //! A model that runs: tokens in, logits out.
 
 use super::Head;
+use super::dual::{Dual, DualOptions, Unusable};
 use crate::kernel::isa::Isa;
 use crate::kernel::par::{Team, TeamError};
 use crate::model::{self, EvalError, KvType, Model, Plan, State, StateError, StateOptions};
@@ -61,6 +62,7 @@ pub struct Engine<'f> {
     state: State,
     team: Team,
     head: Head,
+    dual: Option<Dual>,
     isa: Isa,
     /// `[vocab]`
     logits: Vec<f32>,
@@ -80,7 +82,19 @@ impl<'f> Engine<'f> {
         let state = State::new(&model, options.state())?;
         let head = Head::new(&model, options.isa, options.exact, options.threads);
         let logits = vec![0.0; model.config.vocab];
-        Ok(Self { model, state, team, head, isa: options.isa, logits })
+        Ok(Self { model, state, team, head, dual: None, isa: options.isa, logits })
+    }
+
+    /// Lets a device compute part of the head from now on. Changes no bit of a logit.
+    pub fn use_gpu(&mut self, options: DualOptions) -> Result<(), Unusable> {
+        let exact = self.state.options().exact;
+        self.dual = Some(Dual::start(&self.model, options, exact, self.team.size())?);
+        Ok(())
+    }
+
+    /// The device's part, if there was to be one.
+    pub fn dual(&mut self) -> Option<&mut Dual> {
+        self.dual.as_mut()
     }
 
     /// The model.
@@ -135,7 +149,11 @@ impl<'f> Engine<'f> {
         let hidden = self.state.hidden();
         let last = hidden.len().checked_sub(self.model.config.dim).ok_or(EvalError::NoToken)?;
         let position = self.state.position() - 1;
-        self.head.logits(&self.model, &self.team, position, &hidden[last..], &mut self.logits)?;
+        let (hidden, logits) = (&hidden[last..], &mut self.logits[..]);
+        match &mut self.dual {
+            Some(dual) => dual.logits(&mut self.head, &self.model, &self.team, position, hidden, logits)?,
+            None => self.head.logits(&self.model, &self.team, position, hidden, logits)?,
+        }
         Ok(&mut self.logits)
     }
 

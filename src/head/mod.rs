@@ -1,5 +1,6 @@
 //! From final hidden vectors to logits, and the engine that ties model, state and threads together.
 
+pub mod dual;
 mod engine;
 pub mod split;
 pub mod verify;
@@ -13,9 +14,10 @@ use crate::kernel::op::finite::all_finite;
 use crate::kernel::op::map::map;
 use crate::kernel::op::matmul::{Input, ROW_UNIT, Scratch, matmul};
 use crate::kernel::op::quantize::{Q8, SUM, quantize};
-use crate::kernel::par::{Shared, Team};
+use crate::kernel::par::{Cols, Shared, Team};
 use crate::model::{EvalError, Model};
 use crate::simd;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The output head's own memory: a few hidden vectors in int8 and each thread's scratch.
@@ -68,58 +70,123 @@ impl Head {
         hidden: &[f32],
         logits: &mut [f32],
     ) -> Result<(), EvalError> {
-        let (c, output) = (&model.config, &model.weights.output);
-        let tokens = hidden.len() / c.dim;
-        let non_finite = |place| EvalError::NonFinite { position, layer: None, place };
-        if !self.quantize(hidden) {
-            return Err(non_finite("the final hidden vector"));
+        self.prepare(position, hidden)?;
+        if self.band(model, team, hidden, 0..model.config.vocab, logits) {
+            Ok(())
+        } else {
+            Err(non_finite(position, "a logit"))
         }
+    }
+
+    /// Brings hidden vectors into the form that the head's weights need.
+    pub fn prepare(&mut self, position: usize, hidden: &[f32]) -> Result<(), EvalError> {
+        let finite = match self.form {
+            None => simd!(self.isa, s => all_finite(s, hidden)),
+            Some(block) => {
+                let (c, d, n) = (&mut self.codes, &mut self.scales, &mut self.sums);
+                simd!(self.isa, s => quantize(s, block, hidden, c, d, n))
+            }
+        };
+        if finite { Ok(()) } else { Err(non_finite(position, "the final hidden vector")) }
+    }
+
+    /// What the weights are multiplied by, of vectors that were [prepared](Head::prepare).
+    pub fn input<'a>(&'a self, hidden: &'a [f32], dim: usize) -> Input<'a> {
+        let tokens = hidden.len() / dim;
         let q8 = self.form.map(|block| {
-            let (n, blocks) = (tokens * c.dim, tokens * c.dim / block.elements());
+            let (n, blocks) = (tokens * dim, tokens * dim / block.elements());
             Q8 {
                 block,
-                n: c.dim,
+                n: dim,
                 codes: &self.codes[..n],
                 scales: &self.scales[..blocks],
                 sums: &self.sums[..n / SUM],
             }
         });
         let form = |block| q8.filter(|q| q.block == block);
-        let input = Input { f32: hidden, n: c.dim, b32: form(ActBlock::B32), b256: form(ActBlock::B256) };
-        let (isa, exact) = (self.isa, self.exact);
-        let out = Shared::new(logits, c.vocab);
-        let scratch = Shared::new(&mut self.scratch, 1);
-        let finite = AtomicBool::new(true);
-        team.run(|m| {
-            let mut scratch = scratch.rows(m);
-            let mut out = out.cols(m, ROW_UNIT);
-            let rows = out.range();
-            for scratch in scratch.data() {
-                matmul(isa, exact, output.w, &input, &mut out, scratch);
-            }
-            for t in 0..tokens {
-                output.finish(isa, out.row(t), rows.clone());
-                if let Some(cap) = c.final_softcap {
-                    simd!(isa, s => softcap(s, out.row(t), cap));
-                }
-                if !simd!(isa, s => all_finite(s, out.row(t))) {
-                    finite.store(false, Ordering::Relaxed);
-                }
-            }
-        });
-        if finite.into_inner() { Ok(()) } else { Err(non_finite("a logit")) }
+        Input { f32: hidden, n: dim, b32: form(ActBlock::B32), b256: form(ActBlock::B256) }
     }
 
-    /// Brings hidden vectors into the form that the head's weights need. False if a number is not finite.
-    fn quantize(&mut self, hidden: &[f32]) -> bool {
-        match self.form {
-            None => simd!(self.isa, s => all_finite(s, hidden)),
-            Some(block) => {
-                let (c, d, n) = (&mut self.codes, &mut self.scales, &mut self.sums);
-                simd!(self.isa, s => quantize(s, block, hidden, c, d, n))
-            }
-        }
+    /// The logits of some rows, of vectors that were prepared; `out` is `[tokens][rows]`. False if one is not finite.
+    pub fn band(
+        &mut self,
+        model: &Model<'_>,
+        team: &Team,
+        hidden: &[f32],
+        rows: Range<usize>,
+        out: &mut [f32],
+    ) -> bool {
+        self.compute(model, team, hidden, rows, out, true)
     }
+
+    /// As [`Head::band`], but the products alone, before anything is added to them.
+    pub fn raw_band(
+        &mut self,
+        model: &Model<'_>,
+        team: &Team,
+        hidden: &[f32],
+        rows: Range<usize>,
+        out: &mut [f32],
+    ) {
+        self.compute(model, team, hidden, rows, out, false);
+    }
+
+    fn compute(
+        &mut self,
+        model: &Model<'_>,
+        team: &Team,
+        hidden: &[f32],
+        rows: Range<usize>,
+        out: &mut [f32],
+        finish: bool,
+    ) -> bool {
+        let w = model.weights.output.w.part(rows.clone());
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let finite = AtomicBool::new(true);
+        {
+            let input = self.input(hidden, model.config.dim);
+            let workers = Shared::new(&mut scratch, 1);
+            let out = Shared::new(out, rows.len());
+            team.run(|m| {
+                let mut workers = workers.rows(m);
+                let mut out = out.cols(m, ROW_UNIT);
+                let own = out.range();
+                for scratch in workers.data() {
+                    matmul(self.isa, self.exact, w, &input, &mut out, scratch);
+                }
+                let own = rows.start + own.start..rows.start + own.end;
+                for t in 0..if finish { out.height() } else { 0 } {
+                    if !self.finish(model, own.clone(), out.row(t)) {
+                        finite.store(false, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        self.scratch = scratch;
+        finite.into_inner()
+    }
+
+    /// The products of some rows with one prepared vector, before anything is added to them; on this thread.
+    pub fn products(&mut self, model: &Model<'_>, hidden: &[f32], rows: Range<usize>, out: &mut [f32]) {
+        let w = model.weights.output.w.part(rows.clone());
+        let mut scratch = self.scratch.pop().unwrap_or_default();
+        let input = self.input(hidden, model.config.dim);
+        matmul(self.isa, self.exact, w, &input, &mut Cols::whole(out, rows.len()), &mut scratch);
+        self.scratch.push(scratch);
+    }
+
+    /// Turns the products of some rows with one vector into logits. False if one is not finite.
+    pub fn finish(&self, model: &Model<'_>, rows: Range<usize>, out: &mut [f32]) -> bool {
+        model.weights.output.finish(self.isa, out, rows);
+        if let Some(cap) = model.config.final_softcap {
+            simd!(self.isa, s => softcap(s, out, cap));
+        }
+        simd!(self.isa, s => all_finite(s, out))
+    }
+}
+
+fn non_finite(position: usize, place: &'static str) -> EvalError {
+    EvalError::NonFinite { position, layer: None, place }
 }
 
 /// `x = cap * tanh(x / cap)`.

@@ -34,13 +34,31 @@ pub struct Checksum {
     steps: f64,
 }
 
-/// The sign of a row: fixed, without a pattern that a device's own errors could follow.
-fn sign(row: usize) -> f64 {
-    // SplitMix64's finaliser.
-    let mut z = (row as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
+/// The signs of 64 rows from `64 * group` on, a bit each: fixed, without a pattern that a device's own errors could
+/// follow (SplitMix64's finaliser).
+fn signs(group: usize) -> u64 {
+    let mut z = (group as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    if (z ^ (z >> 31)) & 1 == 0 { 1.0 } else { -1.0 }
+    z ^ (z >> 31)
+}
+
+/// The sign of a row.
+fn sign(row: usize) -> f64 {
+    if signs(row / 64) >> (row % 64) & 1 == 0 { 1.0 } else { -1.0 }
+}
+
+/// `sum_r s[r] * y[r]` for rows `first..`, where `first` is a multiple of 64.
+fn signed_sum(first: usize, y: &[f32]) -> f64 {
+    let mut sum = 0.0;
+    for (group, y) in y.chunks(64).enumerate() {
+        let mut bits = signs(first / 64 + group);
+        for &y in y {
+            sum += if bits & 1 == 0 { f64::from(y) } else { -f64::from(y) };
+            bits >>= 1;
+        }
+    }
+    sum
 }
 
 impl Checksum {
@@ -68,6 +86,11 @@ impl Checksum {
     /// Bytes that it takes.
     pub fn bytes(rows: usize, cols: usize, tile: usize) -> usize {
         rows.div_ceil(rows.div_ceil(PIECES).next_multiple_of(tile)) * cols * 2 * size_of::<f64>() + cols * 4
+    }
+
+    /// Rows in a piece: a band of fewer cannot be checked.
+    pub fn piece(&self) -> usize {
+        self.piece
     }
 
     /// Whether every row is folded.
@@ -115,6 +138,7 @@ impl Checksum {
     /// f32. Returns how far the sum is off and how far it may be.
     pub fn check(&self, x: &[f32], y: &[f32]) -> Check {
         let first = self.rows - y.len();
+        debug_assert!(first.is_multiple_of(self.piece), "bands begin at a piece");
         let (mut want, mut bound) = (0.0f64, 0.0f64);
         for p in first / self.piece..self.rows.div_ceil(self.piece) {
             let at = p * self.cols;
@@ -123,7 +147,7 @@ impl Checksum {
                 bound += a * f64::from(x.abs());
             }
         }
-        let got: f64 = y.iter().enumerate().map(|(i, &y)| sign(first + i) * f64::from(y)).sum();
+        let got = signed_sum(first, y);
         // Unit roundoff of f32 for each step; f64's own rounding of these long sums is far below the margin.
         let unit = f64::from(f32::EPSILON) / 2.0;
         let gamma = self.steps * unit / (1.0 - self.steps * unit);
@@ -249,6 +273,9 @@ mod tests {
     fn signs_are_balanced() {
         let sum: f64 = (0..10_000).map(sign).sum();
         assert!(sum.abs() < 400.0, "{sum}");
+        let y: Vec<f32> = (0..200).map(|i| i as f32).collect();
+        let want: f64 = y.iter().enumerate().map(|(i, &y)| sign(128 + i) * f64::from(y)).sum();
+        assert_eq!(signed_sum(128, &y), want);
     }
 
     #[test]

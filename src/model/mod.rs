@@ -26,6 +26,8 @@ pub struct Model<'f> {
     pub config: Config,
     /// Views of the weights.
     pub weights: Weights<'f>,
+    /// Where they lie.
+    file: &'f gguf::File,
     /// Rotation of layers that see everything.
     pub(crate) rope: Rope,
     /// Rotation of sliding-window layers.
@@ -43,6 +45,12 @@ impl<'f> Model<'f> {
         let weights = Weights::load(file, &config, &mut warnings)?;
         let rope = Rope::new(&config.rope, weights.rope_factors.as_deref());
         let rope_local = config.local.as_ref().map(|l| Rope::new(&l.rope, weights.rope_factors.as_deref()));
-        Ok(Self { config, weights, rope, rope_local, warnings })
+        Ok(Self { config, weights, file, rope, rope_local, warnings })
+    }
+
+    /// The open file that holds the output matrix, and where in it; `None` if the model is only in memory.
+    pub fn output_in_file(&self) -> Option<(std::fs::File, u64)> {
+        let tensor = self.file.tensor("output.weight").or_else(|| self.file.tensor("token_embd.weight"))?;
+        Some((self.file.part_file(tensor)?, tensor.offset()))
     }
 }

@@ -215,6 +215,15 @@ impl<'a> Matrix<'a> {
         self.bytes.len() / self.rows.max(1)
     }
 
+    /// Some of the rows, as a matrix of their own.
+    ///
+    /// # Panics
+    /// If there are not that many rows.
+    pub fn part(&self, rows: std::ops::Range<usize>) -> Self {
+        let n = self.row_bytes();
+        Self { bytes: &self.bytes[rows.start * n..rows.end * n], rows: rows.len(), ..*self }
+    }
+
     /// The bytes of row `r`.
     pub fn row(&self, r: usize) -> &'a [u8] {
         &self.bytes[r * self.row_bytes()..][..self.row_bytes()]
