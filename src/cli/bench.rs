@@ -14,9 +14,10 @@ use std::time::Instant;
 use anyhow::bail;
 use serde::Serialize;
 
+use super::gpu::GpuReport;
 use super::load::{self, Loaded};
 use super::options::{EngineOptions, positive};
-use super::report::{self, Gpu, median};
+use super::report::{self, median};
 use super::{Interrupted, Ui, Usage, interrupt};
 use crate::generate::digest::Digest;
 use crate::generate::memory;
@@ -66,7 +67,7 @@ struct Report {
     isa: &'static str,
     threads: usize,
     digest: String,
-    gpu: Gpu,
+    gpu: GpuReport,
 }
 
 /// What one repetition measured.
@@ -127,7 +128,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
         isa: model.engine.isa().name(),
         threads: model.engine.threads(),
         digest: reps.first().map(|rep| rep.digest).unwrap_or_default().to_string(),
-        gpu: Gpu::OFF,
+        gpu: GpuReport::new(model.engine.dual()),
     };
     if args.json { report::json(&report) } else { print(&report, args) }
 }
@@ -159,7 +160,7 @@ fn print(report: &Report, args: &Args) -> anyhow::Result<()> {
         report::bytes(report.rss_anon_peak_bytes),
         report::bytes(report.rss_peak_bytes)
     )?;
-    writeln!(out, "engine   {}, {} threads, gpu {}", report.isa, report.threads, report.gpu.state)?;
+    writeln!(out, "engine   {}, {} threads, gpu {}", report.isa, report.threads, report.gpu.line())?;
     writeln!(out, "digest   {}", report.digest)?;
     Ok(())
 }

@@ -124,7 +124,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
         // The signal has ended this answer; it means nothing for the next.
         flag.store(false, Ordering::SeqCst);
         if args.stats {
-            ui.stats(report::stats(&answer, session.engine().isa().name(), session.engine().threads()));
+            ui.stats(report::stats(&answer, session.engine()));
         }
         if answer.stop == StopReason::Context {
             ui.note(format_args!(

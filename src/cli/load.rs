@@ -79,8 +79,9 @@ impl<'f> Loaded<'f> {
                 ));
             }
         }
-        let engine =
+        let mut engine =
             Engine::new(model, &chosen).with_context(|| format!("cannot set up the engine ({sizes})"))?;
+        options.gpu.apply(&mut engine, ui)?;
         memory::sample();
         Ok(Loaded { tokenizer, engine, file })
     }

@@ -15,6 +15,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 mod bench;
 mod chat;
 mod completions;
+mod gpu;
 mod info;
 pub mod interrupt;
 mod load;

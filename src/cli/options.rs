@@ -41,6 +41,10 @@ pub struct EngineOptions {
     /// Cut text as this pre-tokenizer does, against what the file says
     #[arg(long, value_name = "NAME")]
     pub pre: Option<String>,
+
+    /// What a GPU may do.
+    #[command(flatten)]
+    pub gpu: super::gpu::GpuArgs,
 }
 
 /// Precision of the KV cache.

@@ -2,23 +2,9 @@
 
 use serde::Serialize;
 
+use super::gpu::GpuReport;
 use crate::generate::{Answer, memory};
-
-/// The part a GPU had in a run.
-#[derive(Debug, Clone, Serialize)]
-pub struct Gpu {
-    /// As asked for: `off`.
-    pub mode: &'static str,
-    /// What became of it.
-    pub state: &'static str,
-    /// The part of the output head computed there, from 0 to 1.
-    pub share: f64,
-}
-
-impl Gpu {
-    /// No GPU was asked for.
-    pub const OFF: Gpu = Gpu { mode: "off", state: "off", share: 0.0 };
-}
+use crate::head::Engine;
 
 /// `run --json`.
 #[derive(Debug, Serialize)]
@@ -40,12 +26,12 @@ pub struct Run<'a> {
     /// Peak of the memory allocated, sampled.
     pub rss_anon_peak_bytes: u64,
     /// What the GPU did.
-    pub gpu: Gpu,
+    pub gpu: GpuReport,
 }
 
 impl<'a> Run<'a> {
     /// The fields for an answer; the memory's peak is that until now.
-    pub fn new(answer: &'a Answer) -> Self {
+    pub fn new(answer: &'a Answer, gpu: GpuReport) -> Self {
         Run {
             text: &answer.text,
             tokens: &answer.tokens,
@@ -55,13 +41,13 @@ impl<'a> Run<'a> {
             prefill_tps: answer.timing.prefill_tps(),
             decode_tps: answer.timing.decode_tps(),
             rss_anon_peak_bytes: memory::peak().anon,
-            gpu: Gpu::OFF,
+            gpu,
         }
     }
 }
 
 /// The lines of `--stats`.
-pub fn stats(answer: &Answer, isa: &str, threads: usize) -> String {
+pub fn stats(answer: &Answer, engine: &Engine<'_>) -> String {
     let memory = memory::peak();
     let timing = &answer.timing;
     let mut lines = vec![
@@ -83,7 +69,12 @@ pub fn stats(answer: &Answer, isa: &str, threads: usize) -> String {
             bytes(memory.anon),
             bytes(memory.total)
         ),
-        format!("engine   {isa}, {threads} threads, gpu {}", Gpu::OFF.state),
+        format!(
+            "engine   {}, {} threads, gpu {}",
+            engine.isa().name(),
+            engine.threads(),
+            GpuReport::new(engine.dual()).line()
+        ),
     ];
     if answer.reused > 0 {
         lines.insert(1, format!("reused   {} tokens of the prompt", answer.reused));

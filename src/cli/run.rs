@@ -4,6 +4,7 @@ use std::io::{self, StdoutLock, Write as _};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::gpu::GpuReport;
 use super::load::{self, Loaded, Shown};
 use super::options::{self, EngineOptions, Limit, SamplingOptions};
 use super::{Interrupted, Progress, Ui, interrupt, report};
@@ -99,10 +100,10 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     let answer = session.generate(&request, &mut sampler, &vocabulary, &mut printer)?;
     printer.end()?;
     if args.json {
-        report::json(&report::Run::new(&answer))?;
+        report::json(&report::Run::new(&answer, GpuReport::new(session.engine().dual())))?;
     }
     if args.stats {
-        ui.stats(report::stats(&answer, session.engine().isa().name(), session.engine().threads()));
+        ui.stats(report::stats(&answer, session.engine()));
     }
     match answer.stop {
         StopReason::Context => ui.note(format_args!(

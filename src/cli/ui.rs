@@ -42,6 +42,13 @@ impl Ui {
         }
     }
 
+    /// A line that says itself where it comes from, shown unless `--quiet`.
+    pub fn say(&self, text: impl Display) {
+        if !self.quiet {
+            line(text);
+        }
+    }
+
     /// A line shown only with `-v`.
     pub fn detail(&self, text: impl Display) {
         if self.verbose {

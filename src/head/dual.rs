@@ -59,6 +59,9 @@ const WINDOW: usize = 16;
 /// What a job costs besides the device's own time, at most.
 const ROUND_TRIP: Duration = Duration::from_micros(100);
 
+/// Who is told what becomes of the device, a line at a time.
+pub type Notify = Box<dyn FnMut(&str)>;
+
 /// The head on both sides.
 pub struct Dual {
     gpu: Gpu,
@@ -80,7 +83,7 @@ pub struct Dual {
     /// Seconds of a row on the CPU, and of a row on the device, of the last tokens.
     cpu_row: Vec<f64>,
     device_row: Vec<f64>,
-    messages: Vec<String>,
+    notify: Notify,
     check: Vec<usize>,
     band: Vec<f32>,
     decoded: Vec<f32>,
@@ -89,7 +92,13 @@ pub struct Dual {
 impl Dual {
     /// Starts a worker for the head of `model`, in the background. With [`Mode::On`] waits for it, because an explicit
     /// wish must be granted or refused.
-    pub fn start(model: &Model<'_>, options: DualOptions, exact: bool, threads: usize) -> Result<Self, Unusable> {
+    pub fn start(
+        model: &Model<'_>,
+        options: DualOptions,
+        exact: bool,
+        threads: usize,
+        notify: Notify,
+    ) -> Result<Self, Unusable> {
         let mode = options.gpu.mode;
         let store = Store::new(options.gpu.cache_dir.as_deref());
         let gpu = match matrix(model, exact) {
@@ -112,7 +121,7 @@ impl Dual {
             tokens: 0,
             cpu_row: Vec::new(),
             device_row: Vec::new(),
-            messages: Vec::new(),
+            notify,
             check: Vec::new(),
             band: Vec::new(),
             decoded: Vec::new(),
@@ -122,9 +131,12 @@ impl Dual {
             let status = dual.gpu.settle(p.greeting + p.open + p.load);
             if status.rows.is_empty() {
                 let cause = status.last_fault.clone();
-                return Err(Unusable { cause: cause.unwrap_or_else(|| "it was not ready in time".to_owned()) });
+                return Err(Unusable {
+                    cause: cause.unwrap_or_else(|| "it was not ready in time".to_owned()),
+                });
             }
         }
+        dual.tell();
         Ok(dual)
     }
 
@@ -143,11 +155,11 @@ impl Dual {
         self.options.gpu.mode
     }
 
-    /// Lines for the user that have come up since the last time.
-    pub fn messages(&mut self) -> Vec<String> {
-        let mut messages = self.gpu.messages();
-        messages.append(&mut self.messages);
-        messages
+    /// Passes on what has come up.
+    fn tell(&mut self) {
+        for line in self.gpu.messages() {
+            (self.notify)(&line);
+        }
     }
 
     /// The logits of one hidden vector, `[vocab]`.
@@ -162,6 +174,7 @@ impl Dual {
     ) -> Result<(), EvalError> {
         head.prepare(position, hidden)?;
         self.rows = self.device_rows(model);
+        self.tell();
         let first = self.vocab - self.rows;
         let ticket = if self.rows == 0 {
             None
@@ -197,6 +210,7 @@ impl Dual {
             remember(&mut self.device_row, time, self.rows);
         }
         self.took(whole, Some((cpu, device)));
+        self.tell();
         done(finite, position)
     }
 
@@ -259,17 +273,15 @@ impl Dual {
     fn settle(&mut self, rows: usize) {
         self.settled = true;
         self.gpu.calibrated();
-        let (tc, tg) = (self.cpu_ms(self.vocab), 1e3 * median(&self.device_row) * self.vocab as f64);
-        let (cut, vocab) = (self.vocab - rows, self.vocab);
-        let rates = self.calibration.as_ref().and_then(Calibration::rates);
-        let (tc, tg) = match rates {
-            Some(r) => (1e3 * r.cpu_row * vocab as f64, 1e3 * r.device(vocab)),
-            None => (tc, tg),
-        };
-        self.messages.push(format!(
-            "[gpu] dual band: cpu=[0..{cut}) gpu=[{cut}..{vocab}) tc={tc:.2}ms tg={tg:.2}ms{}",
-            if rows == 0 { ": the device is no faster, the CPU computes all" } else { "" }
-        ));
+        if self.options.gpu.verbose {
+            let (cut, vocab) = (self.vocab - rows, self.vocab);
+            let times = self.calibration.as_ref().and_then(Calibration::rates).map_or(String::new(), |r| {
+                let (tc, tg) = (1e3 * r.cpu_row * vocab as f64, 1e3 * r.device(vocab));
+                format!(" tc={tc:.2}ms tg={tg:.2}ms")
+            });
+            let verdict = if rows == 0 { ": the device is no faster, the CPU computes all" } else { "" };
+            (self.notify)(&format!("[gpu] dual band: cpu=[0..{cut}) gpu=[{cut}..{vocab}){times}{verdict}"));
+        }
     }
 
     fn key(&self) -> Vec<String> {
@@ -350,7 +362,10 @@ impl Dual {
         decode(&head.input(hidden, model.config.dim), &mut self.decoded);
         let check = sum.check(&self.decoded, out);
         (!check.passes()).then(|| {
-            format!("the checksum of rows {first}.. is off by {:.3e}, {:.3e} is possible", check.off, check.bound)
+            format!(
+                "the checksum of rows {first}.. is off by {:.3e}, {:.3e} is possible",
+                check.off, check.bound
+            )
         })
     }
 
@@ -427,7 +442,9 @@ fn matrix(model: &Model<'_>, exact: bool) -> Result<HeadMatrix, String> {
         format: w.format().ty.0,
         activations: match w.format().act() {
             None => Activations::F32,
-            Some(block @ (ActBlock::B32 | ActBlock::B256)) => Activations::Q8 { block: block.elements() as u32 },
+            Some(block @ (ActBlock::B32 | ActBlock::B256)) => {
+                Activations::Q8 { block: block.elements() as u32 }
+            }
         },
     })
 }

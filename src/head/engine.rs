@@ -1,7 +1,7 @@
 //! A model that runs: tokens in, logits out.
 
 use super::Head;
-use super::dual::{Dual, DualOptions, Unusable};
+use super::dual::{Dual, DualOptions, Notify, Unusable};
 use crate::kernel::isa::Isa;
 use crate::kernel::par::{Team, TeamError};
 use crate::model::{self, EvalError, KvType, Model, Plan, State, StateError, StateOptions};
@@ -85,16 +85,16 @@ impl<'f> Engine<'f> {
         Ok(Self { model, state, team, head, dual: None, isa: options.isa, logits })
     }
 
-    /// Lets a device compute part of the head from now on. Changes no bit of a logit.
-    pub fn use_gpu(&mut self, options: DualOptions) -> Result<(), Unusable> {
+    /// Lets a device compute part of the head from now on. Changes no bit of a logit. `notify` is told what becomes of it.
+    pub fn use_gpu(&mut self, options: DualOptions, notify: Notify) -> Result<(), Unusable> {
         let exact = self.state.options().exact;
-        self.dual = Some(Dual::start(&self.model, options, exact, self.team.size())?);
+        self.dual = Some(Dual::start(&self.model, options, exact, self.team.size(), notify)?);
         Ok(())
     }
 
     /// The device's part, if there was to be one.
-    pub fn dual(&mut self) -> Option<&mut Dual> {
-        self.dual.as_mut()
+    pub fn dual(&self) -> Option<&Dual> {
+        self.dual.as_ref()
     }
 
     /// The model.

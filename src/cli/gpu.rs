@@ -1,0 +1,176 @@
+//! The options that let a device take part, and what is told about it.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::Ui;
+use crate::gpu::{Backend, Driver, GpuOptions, Mode, State};
+use crate::head::Engine;
+use crate::head::dual::{Dual, DualOptions, Verify};
+
+/// Whether and how a GPU computes part of the output head. None of these can change a text.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "GPU")]
+pub struct GpuArgs {
+    /// off: never look at a driver. auto: use a fit GPU if that is measured to be faster. on: use one, or fail saying why
+    #[arg(long = "gpu", value_name = "MODE", default_value = "off")]
+    mode: GpuMode,
+
+    /// The device: part of its name, its UUID, or its number in vkinfo
+    #[arg(long = "gpu-device", value_name = "DEVICE")]
+    device: Option<String>,
+
+    /// The GPU's share of the output head, from 0 to 1, in place of the measured best
+    #[arg(long = "gpu-share", value_name = "F", value_parser = share)]
+    share: Option<f64>,
+
+    /// Reach the driver directly, without the system's Vulkan loader: by its manifest, or auto for the first that works
+    #[arg(long = "vk-icd", value_name = "PATH|auto")]
+    icd: Option<String>,
+
+    /// Let implicit Vulkan layers (overlays, capture tools) into the worker
+    #[arg(long)]
+    vk_layers: bool,
+
+    /// How the GPU's numbers are verified: spot checks and a checksum with every token, or all of them
+    #[arg(long, value_name = "HOW", default_value = "spot")]
+    verify: VerifyMode,
+
+    /// The worker's program, in place of the one beside twinband
+    #[arg(long, value_name = "PATH")]
+    worker: Option<PathBuf>,
+
+    /// Compute with the worker's own CPU code and commit these faults: for tests
+    #[arg(long, value_name = "FAULTS", hide = true)]
+    gpu_null: Option<String>,
+}
+
+/// Whether to use a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum GpuMode {
+    Auto,
+    On,
+    Off,
+}
+
+/// How the GPU's numbers are verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum VerifyMode {
+    Spot,
+    Full,
+}
+
+/// A part of a whole.
+fn share(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|f| (0.0..=1.0).contains(f))
+        .ok_or_else(|| "must be a number from 0 to 1".to_owned())
+}
+
+impl GpuArgs {
+    /// Which worker to start, and for what.
+    pub fn options(&self, ui: &Ui) -> GpuOptions {
+        GpuOptions {
+            mode: match self.mode {
+                GpuMode::Auto => Mode::Auto,
+                GpuMode::On => Mode::On,
+                GpuMode::Off => Mode::Off,
+            },
+            worker: self.worker.clone(),
+            device: self.device.clone(),
+            driver: match self.icd.as_deref() {
+                None => Driver::Loader,
+                Some("auto") => Driver::Direct,
+                Some(path) => Driver::Manifest(path.to_owned()),
+            },
+            backend: self.gpu_null.clone().map_or(Backend::Vulkan, Backend::Null),
+            keep_layers: self.vk_layers,
+            verbose: ui.verbose(),
+            ..GpuOptions::default()
+        }
+    }
+
+    /// Has the engine use a device, if one was asked for.
+    pub fn apply(&self, engine: &mut Engine<'_>, ui: &Ui) -> anyhow::Result<()> {
+        if self.mode == GpuMode::Off {
+            return Ok(());
+        }
+        let verify = match self.verify {
+            VerifyMode::Spot => Verify::Spot,
+            VerifyMode::Full => Verify::Full,
+        };
+        let options = DualOptions { gpu: self.options(ui), share: self.share, verify };
+        let ui = ui.clone();
+        engine.use_gpu(options, Box::new(move |line| ui.say(line)))?;
+        Ok(())
+    }
+}
+
+/// The part a GPU had in a run, as `--json` tells it.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct GpuReport {
+    /// As asked for: auto, on or off.
+    pub mode: &'static str,
+    /// What became of it.
+    pub state: State,
+    /// The device's name.
+    pub device: Option<String>,
+    /// The part of the output head computed there with the last token, from 0 to 1.
+    pub share: f64,
+    /// Jobs answered in time.
+    pub jobs: u64,
+    /// Answers that did not come in time.
+    pub late: u64,
+    /// Wrong numbers found.
+    pub mismatches: u64,
+    /// Workers started after the first.
+    pub restarts: u32,
+    /// The last thing that went wrong.
+    pub last_fault: Option<String>,
+}
+
+impl GpuReport {
+    /// How things stand with an engine.
+    pub fn new(dual: Option<&Dual>) -> Self {
+        let Some(dual) = dual else { return Self { mode: "off", ..Self::default() } };
+        let status = dual.status();
+        Self {
+            mode: match dual.mode() {
+                Mode::Auto => "auto",
+                Mode::On => "on",
+                Mode::Off => "off",
+            },
+            state: status.state,
+            device: status.device.as_ref().map(|d| d.name.clone()),
+            share: dual.share(),
+            jobs: status.jobs,
+            late: status.late,
+            mismatches: status.mismatches,
+            restarts: status.restarts,
+            last_fault: status.last_fault.clone(),
+        }
+    }
+
+    /// In words, for `--stats`.
+    pub fn line(&self) -> String {
+        let Some(device) = &self.device else { return self.mode.to_owned() };
+        let share = 100.0 * self.share;
+        format!("{} ({device}, {share:.0} % of the head, {} jobs, {} late)", self.mode, self.jobs, self.late)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_parts_of_a_whole() {
+        assert_eq!(share("0.5"), Ok(0.5));
+        assert_eq!(share("1"), Ok(1.0));
+        for wrong in ["-0.1", "1.1", "NaN", "half", ""] {
+            assert!(share(wrong).is_err(), "{wrong}");
+        }
+    }
+}
