@@ -1,0 +1,139 @@
+//! The program with a device computing part of the head: the text and every bit of the logits are those of the CPU
+//! alone, whatever the device does. The device here is the worker's own CPU code, which fails on request; the numbers
+//! in names are the kinds of fault that users of comparable engines report.
+
+mod common;
+
+use std::process::{Command, Stdio};
+
+use common::tiny::{Tiny, q4_0, q8_0};
+use serde_json::Value;
+use tempfile::TempDir;
+
+struct Place {
+    dir: TempDir,
+    model: std::path::PathBuf,
+}
+
+impl Place {
+    /// A model of an odd vocabulary whose head is in a format of which the worker has its own code.
+    fn new(head_q8: bool) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let tiny = Tiny::new().n_vocab(1003).tied().format(move |t| if head_q8 { q8_0(t) } else { q4_0(t) });
+        let model = tiny.write(dir.path(), "tiny.gguf");
+        Place { dir, model }
+    }
+
+    fn run(&self, args: &[&str]) -> Value {
+        let output = Command::new(env!("CARGO_BIN_EXE_twinband"))
+            .arg("run")
+            .arg(&self.model)
+            .args(["the hello and", "--json", "--ignore-eos", "-n", "40", "--threads", "2"])
+            .args(args)
+            .env("XDG_CACHE_HOME", self.dir.path())
+            .stdin(Stdio::null())
+            .output()
+            .expect("the program starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {text}");
+        serde_json::from_slice(&output.stdout).expect("one JSON value")
+    }
+
+    /// As [`Place::run`], with a device of these faults that takes part from the first token on.
+    fn with(&self, faults: &str, share: &str, more: &[&str]) -> Value {
+        let args = ["--gpu", "on", "--gpu-null", faults, "--gpu-share", share];
+        self.run(&[&args[..], more].concat())
+    }
+}
+
+fn same(a: &Value, b: &Value, what: &str) {
+    for field in ["text", "tokens", "digest"] {
+        assert_eq!(a[field], b[field], "{what}: {field}");
+    }
+}
+
+#[test]
+fn the_share_of_a_device_changes_no_bit() {
+    for q8 in [false, true] {
+        let place = Place::new(q8);
+        for sampling in [&["--temp", "0"][..], &["--temp", "1.5", "--seed", "7"]] {
+            let cpu = place.run(sampling);
+            assert_eq!(cpu["gpu"]["mode"], "off");
+            for share in ["0.01", "0.5", "0.99", "1"] {
+                for verify in ["spot", "full"] {
+                    let both = place.with("", share, &[sampling, &["--verify", verify][..]].concat());
+                    same(&cpu, &both, share);
+                    let gpu = &both["gpu"];
+                    assert!(gpu["jobs"].as_u64() >= Some(39), "share {share}: {gpu}");
+                    assert_eq!(gpu["mismatches"], 0);
+                    assert!(gpu["share"].as_f64() > Some(0.0), "{gpu}");
+                }
+            }
+        }
+    }
+}
+
+/// V13, V16, V18 and their kin: at the first token, at the seventh, and later.
+#[test]
+fn no_fault_changes_the_text() {
+    let place = Place::new(false);
+    let cpu = place.run(&[]);
+    for at in [1, 7, 30] {
+        for fault in ["corrupt", "nan", "lost", "abort", "exit0", "hang", "garbage"] {
+            let row = if matches!(fault, "corrupt" | "nan") { "=3" } else { "" };
+            let faults = format!("{fault}{row}@{at}");
+            let both = place.with(&faults, "0.5", &[]);
+            same(&cpu, &both, &faults);
+            let gpu = &both["gpu"];
+            assert!(!gpu["last_fault"].is_null(), "{faults} was noticed: {gpu}");
+        }
+    }
+}
+
+/// V18: a wrong number ends the device's part, and its fault is counted.
+#[test]
+fn a_wrong_number_is_found_and_the_device_dropped() {
+    let place = Place::new(true);
+    for faults in ["corrupt=0@9", "nan=0@9"] {
+        let both = place.with(faults, "0.9", &["--verify", "full"]);
+        let gpu = &both["gpu"];
+        assert_eq!((&gpu["mismatches"], &gpu["jobs"]), (&1.into(), &9.into()), "{gpu}");
+        assert_eq!(gpu["state"], "given-up");
+    }
+}
+
+/// V12: an explicit wish that cannot be granted is an error with its cause; `auto` goes on without a word on standard
+/// output and tells JSON readers.
+#[test]
+fn a_device_that_cannot_be_had() {
+    let place = Place::new(false);
+    let run = |mode: &str| {
+        Command::new(env!("CARGO_BIN_EXE_twinband"))
+            .arg("run")
+            .arg(&place.model)
+            .args(["the", "--json", "-n", "4", "--gpu", mode, "--worker", "/nonexistent/worker"])
+            .env("XDG_CACHE_HOME", place.dir.path())
+            .stdin(Stdio::null())
+            .output()
+            .expect("the program starts")
+    };
+    let on = run("on");
+    let text = String::from_utf8_lossy(&on.stderr);
+    assert_eq!(on.status.code(), Some(1), "{text}");
+    assert!(text.contains("/nonexistent/worker") && text.contains("vkinfo"), "{text}");
+    let auto = run("auto");
+    assert_eq!(auto.status.code(), Some(0));
+    let json: Value = serde_json::from_slice(&auto.stdout).expect("one JSON value");
+    assert_eq!(json["gpu"]["mode"], "auto");
+    assert_eq!(json["gpu"]["jobs"], 0);
+}
+
+/// V30: the device is measured, found slower than the CPU, and left alone.
+#[test]
+fn a_slow_device_gets_no_rows() {
+    let place = Place::new(false);
+    let cpu = place.run(&["-n", "120"]);
+    let both = place.run(&["-n", "120", "--gpu", "on", "--gpu-null", "slow=5@1"]);
+    same(&cpu, &both, "slow");
+    assert_eq!(both["gpu"]["share"], 0.0, "{}", both["gpu"]);
+}
