@@ -66,6 +66,27 @@ fn rows_are_right_to_the_bit() {
     }
 }
 
+/// The cost of a job without work and of a small real one, for docs/BENCHMARKS.md.
+#[test]
+fn round_trips_are_short() {
+    let fixture = Fixture::new(2);
+    let mut gpu = Gpu::start(fixture.options(""), fixture.matrix(), 1.0);
+    gpu.settle(LONG);
+    let input = fixture.input(1);
+    for rows in [0..0, 0..64, 0..ROWS] {
+        let mut out = vec![0.0; rows.len()];
+        let mut times: Vec<Duration> = (0..1000)
+            .map(|_| {
+                let ticket = gpu.submit(&input.input(), rows.clone()).expect("it is free");
+                gpu.wait(ticket, Instant::now() + LONG, &mut out).expect("an answer").total
+            })
+            .collect();
+        times.sort();
+        println!("{} rows: p50 {:?}, p99 {:?}", rows.len(), times[500], times[990]);
+        assert!(times[500] < ms(20), "{:?}", times[500]);
+    }
+}
+
 #[test]
 fn a_device_that_is_not_wanted_is_not_looked_at() {
     let fixture = Fixture::new(8);

@@ -73,7 +73,7 @@ pub(super) struct Supervisor {
 
 /// The rows that a share of a matrix comes to: a suffix that begins on a tile and is at least as large as asked.
 pub(super) fn suffix(rows: u32, share: f32) -> Range<u32> {
-    if !(share > 0.0) {
+    if share.is_nan() || share <= 0.0 {
         return rows..rows;
     }
     let first = f64::from(rows) * (1.0 - f64::from(share.min(1.0)));

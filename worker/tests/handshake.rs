@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
 use twinband_protocol::frame::{ReceiveError, receive, send};
-use twinband_protocol::{Backend, Device, Driver, Exit, FaultCode, Hello, Job, Message, Open, VERSION};
+use twinband_protocol::{Backend, Driver, Exit, FaultCode, Hello, Job, Message, Open, VERSION};
 
 /// Runs the worker with `input` as all the engine ever says.
 fn worker(input: &[u8]) -> Output {
@@ -129,7 +129,7 @@ fn goodbye_ends_it_in_peace() {
 
 #[test]
 fn anything_else_is_refused() {
-    let ready = Message::Ready(Box::new(Device::default()));
+    let ready = Message::Ready(Box::default());
     let hello = frames(&[hello()]);
     for input in [&frames(&[ready])[..], b"hello?\n", &[0xff; 4096], &hello[..hello.len() - 1]] {
         let output = worker(input);
