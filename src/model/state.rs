@@ -1,11 +1,11 @@
 //! What changes while a model runs: the KV cache, the position, and the buffers of a batch.
 
-use super::acts::{Acts, SharedActs};
+use super::acts::{Acts, Blocks, SharedActs};
 use super::error::StateError;
 use super::kv::{Cache, KvType, SharedCache, zeros};
 use super::weights::Layer;
 use super::{Config, Model, Weights};
-use crate::kernel::format::{ActBlock, Matrix};
+use crate::kernel::format::Matrix;
 use crate::kernel::op::matmul;
 use crate::kernel::par::Shared;
 
@@ -69,18 +69,17 @@ struct Sizes {
 
 /// The int8 forms of each input.
 struct Forms {
-    x: [Option<ActBlock>; 2],
-    att: [Option<ActBlock>; 2],
-    h: [Option<ActBlock>; 2],
+    x: Blocks,
+    /// Of what the forms lose, for values.
+    x_rest: Blocks,
+    att: Blocks,
+    h: Blocks,
+    h_rest: Blocks,
 }
 
 impl Sizes {
     fn new(config: &Config, weights: &Weights<'_>, o: &StateOptions) -> Self {
-        fn readers<'f>(
-            w: &Weights<'f>,
-            exact: bool,
-            of: impl Fn(&Layer<'f>) -> Vec<Matrix<'f>>,
-        ) -> [Option<ActBlock>; 2] {
+        fn readers<'f>(w: &Weights<'f>, exact: bool, of: impl Fn(&Layer<'f>) -> Vec<Matrix<'f>>) -> Blocks {
             if exact { [None, None] } else { Weights::forms(w.layers.iter().flat_map(of)) }
         }
         Self {
@@ -96,20 +95,22 @@ impl Sizes {
             row: config.dim.max(config.hidden_dim).max(config.att_dim()),
             forms: Forms {
                 x: readers(weights, o.exact, |l| vec![l.q.w, l.k.w, l.v.w, l.gate.w, l.up.w]),
+                x_rest: readers(weights, o.exact, |l| vec![l.v.w]),
                 att: readers(weights, o.exact, |l| vec![l.o.w]),
                 h: readers(weights, o.exact, |l| vec![l.down.w]),
+                h_rest: readers(weights, o.exact, |l| vec![l.down.w]),
             },
         }
     }
 
     /// Bytes of [`Buffers`] and the hidden vectors.
     fn bytes(&self, o: &StateOptions) -> usize {
-        let token = 3 * self.dim + self.q + self.k + self.v + self.hidden + self.ropes * self.n_rot;
+        let token = 4 * self.dim + self.q + self.k + 2 * self.v + self.hidden + self.ropes * self.n_rot;
         let thread = self.scores + matmul::Scratch::floats(self.row, o.exact);
         o.batch * token * size_of::<f32>()
-            + Acts::bytes(self.dim, o.batch, self.forms.x)
-            + Acts::bytes(self.att, o.batch, self.forms.att)
-            + Acts::bytes(self.hidden, o.batch, self.forms.h)
+            + Acts::bytes(self.dim, o.batch, self.forms.x, self.forms.x_rest)
+            + Acts::bytes(self.att, o.batch, self.forms.att, [None, None])
+            + Acts::bytes(self.hidden, o.batch, self.forms.h, self.forms.h_rest)
             + o.threads * thread * size_of::<f32>()
     }
 }
@@ -121,8 +122,10 @@ struct Buffers {
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
+    v_rest: Vec<f32>,
     att: Acts,
     y: Vec<f32>,
+    y_rest: Vec<f32>,
     up: Vec<f32>,
     h: Acts,
     rope: Vec<f32>,
@@ -149,10 +152,14 @@ pub(super) struct Lent<'a> {
     pub k: Shared<'a, f32>,
     /// `[tokens][v_dim]`
     pub v: Shared<'a, f32>,
+    /// Products of what int8 lost of the input of v, `[tokens][v_dim]`
+    pub v_rest: Shared<'a, f32>,
     /// What attention gathered, the input of o.
     pub att: SharedActs<'a>,
     /// What is added to the residual stream, `[tokens][dim]`
     pub y: Shared<'a, f32>,
+    /// Products of what int8 lost of the input of down, `[tokens][dim]`
+    pub y_rest: Shared<'a, f32>,
     /// `[tokens][hidden_dim]`
     pub up: Shared<'a, f32>,
     /// Gate, then gate times up: the input of down.
@@ -204,14 +211,16 @@ impl State {
             v: Cache::new(options.kv, cells * s.v, "values")?,
             buffers: Buffers {
                 x: floats(s.dim)?,
-                xn: Acts::new(s.dim, n, s.forms.x),
+                xn: Acts::new(s.dim, n, s.forms.x, s.forms.x_rest),
                 q: floats(s.q)?,
                 k: floats(s.k)?,
                 v: floats(s.v)?,
-                att: Acts::new(s.att, n, s.forms.att),
+                v_rest: floats(s.v)?,
+                att: Acts::new(s.att, n, s.forms.att, [None, None]),
                 y: floats(s.dim)?,
+                y_rest: floats(s.dim)?,
                 up: floats(s.hidden)?,
-                h: Acts::new(s.hidden, n, s.forms.h),
+                h: Acts::new(s.hidden, n, s.forms.h, s.forms.h_rest),
                 rope: floats(s.n_rot)?,
                 rope_local: if s.ropes > 1 { floats(s.n_rot)? } else { Vec::new() },
                 workers: (0..options.threads).map(worker).collect::<Result<_, StateError>>()?,
@@ -268,8 +277,10 @@ impl State {
             q: share!(b.q, c.q_dim()),
             k: share!(b.k, c.k_dim()),
             v: share!(b.v, c.v_dim()),
+            v_rest: share!(b.v_rest, c.v_dim()),
             att: b.att.share(n),
             y: share!(b.y, c.dim),
+            y_rest: share!(b.y_rest, c.dim),
             up: share!(b.up, c.hidden_dim),
             h: b.h.share(n),
             rope: share!(b.rope, c.rope.n_rot),

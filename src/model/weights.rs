@@ -1,5 +1,6 @@
 //! Weights: views into the file, each checked against the configuration.
 
+use super::acts::Blocks;
 use super::config::Config;
 use super::error::LoadError;
 use crate::gguf::{File, TensorInfo};
@@ -108,7 +109,7 @@ impl<'f> Weights<'f> {
     }
 
     /// The forms of activations that the readers of an input need.
-    pub fn forms(readers: impl IntoIterator<Item = Matrix<'f>>) -> [Option<ActBlock>; 2] {
+    pub fn forms(readers: impl IntoIterator<Item = Matrix<'f>>) -> Blocks {
         let mut forms = [None, None];
         for w in readers {
             match w.format().act() {

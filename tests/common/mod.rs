@@ -1,4 +1,5 @@
 //! What several test programs share.
 
+pub mod golden;
 pub mod gpu;
 pub mod tiny;

@@ -95,7 +95,7 @@ mod tests {
     use crate::kernel::op::element::store;
 
     fn numbers(n: usize, seed: usize) -> Vec<f32> {
-        (0..n).map(|i| (((i + seed) * 7919 % 401) as f32 - 200.0) * 0.01).collect()
+        (0..n).map(|i| (((i + seed) * 7919 % 401) as f32 - 200.0) * 0.004).collect()
     }
 
     fn real(
