@@ -19,7 +19,10 @@ impl Place {
     /// A model of an odd vocabulary whose head is in a format of which the worker has its own code.
     fn new(head_q8: bool) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
-        let tiny = Tiny::new().n_vocab(1003).tied().format(move |t| if head_q8 { encode::q8_0(t) } else { encode::q4_0(t) });
+        let tiny = Tiny::new()
+            .n_vocab(1003)
+            .tied()
+            .format(move |t| if head_q8 { encode::q8_0(t) } else { encode::q4_0(t) });
         let model = tiny.write(dir.path(), "tiny.gguf");
         Place { dir, model }
     }

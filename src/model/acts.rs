@@ -150,6 +150,11 @@ impl SharedActs<'_> {
         self.with(m, &self.forms)
     }
 
+    /// Whether what this form loses is kept.
+    pub fn keeps_rest(&self, block: ActBlock) -> bool {
+        SharedForm::of(&self.rests, block).is_some()
+    }
+
     /// The input for products with what the forms lost.
     pub fn rest<'m>(&'m self, m: &'m Member<'_>) -> Input<'m> {
         self.with(m, &self.rests)

@@ -145,7 +145,7 @@ impl Pass<'_> {
         to: &Shared<'_, f32>,
     ) {
         let mut out = self.product(m, l.w, &x.input(m), to);
-        if !self.exact && l.w.format().act().is_some() {
+        if !self.exact && l.w.format().act().is_some_and(|block| x.keeps_rest(block)) {
             let mut rest = self.product(m, l.w, &x.rest(m), rest);
             for t in 0..out.height() {
                 simd!(self.isa, s => add(s, out.row(t), rest.row(t)));

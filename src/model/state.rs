@@ -5,7 +5,7 @@ use super::error::StateError;
 use super::kv::{Cache, KvType, SharedCache, zeros};
 use super::weights::Layer;
 use super::{Config, Model, Weights};
-use crate::kernel::format::Matrix;
+use crate::kernel::format::{ActBlock, Matrix};
 use crate::kernel::op::matmul;
 use crate::kernel::par::Shared;
 
@@ -70,7 +70,7 @@ struct Sizes {
 /// The int8 forms of each input.
 struct Forms {
     x: Blocks,
-    /// Of what the forms lose, for values.
+    /// Of what the forms lose, for values and for the feed-forward block's output.
     x_rest: Blocks,
     att: Blocks,
     h: Blocks,
@@ -98,7 +98,9 @@ impl Sizes {
                 x_rest: readers(weights, o.exact, |l| vec![l.v.w]),
                 att: readers(weights, o.exact, |l| vec![l.o.w]),
                 h: readers(weights, o.exact, |l| vec![l.down.w]),
-                h_rest: readers(weights, o.exact, |l| vec![l.down.w]),
+                // A scale shared by 256 numbers with a few large ones among them loses too much; one shared by 32 does not.
+                h_rest: readers(weights, o.exact, |l| vec![l.down.w])
+                    .map(|block| block.filter(|&block| block == ActBlock::B256)),
             },
         }
     }
