@@ -295,7 +295,7 @@ mod tests {
             while !band.is_empty() {
                 let smaller = half(&band);
                 assert!(smaller.len() <= band.len() / 2 && smaller.end == rows, "{band:?} {smaller:?}");
-                assert!(smaller.is_empty() || smaller.start % TILE == 0);
+                assert!(smaller.is_empty() || smaller.start.is_multiple_of(TILE));
                 band = smaller;
                 steps += 1;
             }

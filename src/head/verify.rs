@@ -287,7 +287,7 @@ mod tests {
         let mut rows = Vec::new();
         rows_to_check(&y, 0, &mut rows);
         assert_eq!(rows[..3], [50, 99, 7]);
-        let mut seen = vec![false; 100];
+        let mut seen = [false; 100];
         for token in 0..13 {
             rows_to_check(&y, token, &mut rows);
             rows[4..].iter().for_each(|&r| seen[r] = true);
