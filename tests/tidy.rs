@@ -54,6 +54,7 @@ const UNSAFE: &[&str] = &[
     "src/kernel/format/drive/avx2/*",
     "src/kernel/isa/*",
     "src/kernel/par.rs",
+    "tests/exact_memory.rs",
     "worker/protocol/src/shm.rs",
     "worker/src/backend/vulkan/*",
     "worker/src/sandbox.rs",
