@@ -26,6 +26,7 @@ mod report;
 mod run;
 mod tokenize;
 mod ui;
+mod vkinfo;
 
 pub use interrupt::Interrupted;
 pub use ui::{Progress, Ui};
@@ -62,6 +63,7 @@ enum Command {
     Tokenize(tokenize::Args),
     Bench(bench::Args),
     Ppl(ppl::Args),
+    Vkinfo(vkinfo::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -87,6 +89,7 @@ impl Cli {
             Command::Tokenize(args) => tokenize::run(args, &ui),
             Command::Bench(args) => bench::run(args, &ui),
             Command::Ppl(args) => ppl::run(args, &ui),
+            Command::Vkinfo(args) => vkinfo::run(args, &ui),
             Command::Completions(args) => completions::run(args, &ui),
             Command::Man(args) => man::run(args, &ui),
         }

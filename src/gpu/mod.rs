@@ -40,12 +40,12 @@ use twinband_protocol::{BUILD, Fault, Hello, VERSION};
 pub use client::{Done, Input, Ticket};
 pub use handle::Gpu;
 pub use policy::Limits;
-pub use process::{WORKER_VARIABLE, locate};
+pub use process::{WORKER_VARIABLE, locate, worker_variables};
 pub use store::Store;
 pub use supervisor::probe;
 pub use twinband_protocol::shm::Activations;
 pub use twinband_protocol::{Backend, Device, DeviceKind, Driver, Loader, Report, TILE};
-pub use verdict::{Verdict, clear_verdicts, verdicts};
+pub use verdict::{Verdict, clear_verdicts, manifests, verdicts};
 
 /// Whether to use a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -34,6 +34,9 @@ const KEPT: &[&str] = &["HOME", "PATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "RU
 /// drivers made for tests.
 const KEPT_PREFIXES: &[&str] = &["XDG_", "VK_", "MESA_", "LP_", "LVP_", "FAULT_", "BADICD_"];
 
+/// Those of the prefixes that begin the names of settings.
+const SETTINGS: &[&str] = &["VK_", "MESA_", "LP_", "LVP_"];
+
 /// Turns implicit layers off.
 const LAYERS_DISABLE: &str = "VK_LOADER_LAYERS_DISABLE";
 const IMPLICIT: &str = "~implicit~";
@@ -90,6 +93,17 @@ fn environment(
     }
     theirs.push((ENGINE_VARIABLE.into(), std::process::id().to_string().into()));
     theirs
+}
+
+/// The settings of loaders and drivers that a worker finds in its environment, for reports.
+pub fn worker_variables(keep_layers: bool) -> Vec<(String, String)> {
+    let theirs = environment(std::env::vars_os(), keep_layers).into_iter();
+    let settings = theirs.filter(|(name, _)| {
+        let name = name.as_encoded_bytes();
+        SETTINGS.iter().any(|prefix| name.starts_with(prefix.as_bytes()))
+    });
+    let text = |s: OsString| s.to_string_lossy().into_owned();
+    settings.map(|(name, value)| (text(name), text(value))).collect()
 }
 
 /// A running worker. Dropping it kills it: there is nothing in it to lose.

@@ -115,7 +115,7 @@ fn identity(path: &Path) -> String {
 }
 
 /// The manifests that a loader would read, sorted by folder and name.
-fn manifests() -> Vec<PathBuf> {
+pub fn manifests() -> Vec<PathBuf> {
     let paths = |name: &str| {
         let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
         Some(std::env::split_paths(&value).collect::<Vec<_>>())
