@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Checks that this machine has what the project needs and installs what is missing.
 #
-#   scripts/setup.sh [build] [fetch] [peer]     (build and fetch when none is named)
+#   scripts/setup.sh [build] [fetch] [peer] [gpu]     (build and fetch when none is named)
 #
 # build: a Rust toolchain and a C linker.   fetch: python3 with pip, to download models.
 # peer: a C++ compiler and python3 with venv, to build the peer of the benchmarks.
+# gpu: the software Vulkan driver lavapipe, the Vulkan loader and strace, for tests. They only widen what is tested, so
+# a machine where they cannot be installed is told so and goes on.
 # Missing Debian packages are installed through apt, after saying so. A Rust toolchain is not: Debian's is older
 # than the one this project needs.
 set -euo pipefail
@@ -39,6 +41,17 @@ need_peer() {
   python3 -c 'import ensurepip' >/dev/null 2>&1 || missing+=(python3-venv)
 }
 
+# Tries at once, because nothing depends on it.
+need_gpu() {
+  local wanted=("${missing[@]}")
+  missing=()
+  has strace || missing+=(strace)
+  compgen -G '/usr/share/vulkan/icd.d/lvp_icd*.json' >/dev/null || missing+=(mesa-vulkan-drivers)
+  compgen -G '/usr/lib/*/libvulkan.so.1' >/dev/null || missing+=(libvulkan1)
+  (install_missing) || say "setup: without ${missing[*]} the tests on Vulkan drivers that need them are skipped."
+  missing=("${wanted[@]}")
+}
+
 install_missing() {
   [ ${#missing[@]} -gt 0 ] || return 0
   has apt-get || die "please install: ${missing[*]} (names of Debian packages), then run this again."
@@ -59,7 +72,8 @@ for part in "$@"; do
     build) need_build ;;
     fetch) need_fetch ;;
     peer) need_peer ;;
-    *) die "unknown part '$part' (build, fetch, peer)" ;;
+    gpu) need_gpu ;;
+    *) die "unknown part '$part' (build, fetch, peer, gpu)" ;;
   esac
 done
 install_missing

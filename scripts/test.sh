@@ -13,7 +13,7 @@ step() {
   "$@"
 }
 
-step scripts/setup.sh build fetch
+step scripts/setup.sh build fetch gpu
 for tool in fmt clippy; do
   cargo "$tool" --version >/dev/null 2>&1 ||
     { echo "cargo $tool is missing: run 'rustup component add rustfmt clippy'" >&2; exit 1; }
@@ -30,6 +30,13 @@ RUSTDOCFLAGS="-D warnings" step cargo doc --locked --workspace --no-deps
 models=$(dirname "$(scripts/get-model.sh smollm2 | tail -n 1)")
 scripts/get-model.sh gemma3 >/dev/null
 export TWINBAND_MODELS=$models
+# Without these drivers the tests that need them say that they were skipped.
+if swiftshader=$(scripts/get-swiftshader.sh); then
+  export TWINBAND_TEST_SWIFTSHADER=$swiftshader
+fi
+for lavapipe in /usr/share/vulkan/icd.d/lvp_icd*.json; do
+  [ ! -e "$lavapipe" ] || export TWINBAND_TEST_LVP=${TWINBAND_TEST_LVP:-$lavapipe}
+done
 step cargo test --locked --workspace --no-fail-fast 2>&1 | awk '
   { print; fflush() }
   /^test result:/ { passed += $4; failed += $6 }

@@ -234,7 +234,8 @@ impl Gpu {
             }
             Event::Lost { generation, text, pause, absent } => {
                 self.forget(generation);
-                self.status.state = State::Lost;
+                // Without a pause a smaller try is under way already.
+                self.status.state = if pause.is_zero() { State::Starting } else { State::Lost };
                 if absent && self.status.last_fault.as_ref() != Some(&text) {
                     self.messages.push(format!("[gpu] not used: {text}"));
                 } else if self.verbose {

@@ -30,9 +30,9 @@ const TAIL: usize = 4096;
 /// Variables that the worker inherits. Everything else may be a trap for a driver, or a secret.
 const KEPT: &[&str] = &["HOME", "PATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "RUST_BACKTRACE"];
 
-/// The same, by how their names begin: where files are, and settings of loaders and drivers. The last two are read by
-/// drivers made for tests.
-const KEPT_PREFIXES: &[&str] = &["XDG_", "VK_", "MESA_", "LP_", "LVP_", "FAULT_", "BADICD_"];
+/// The same, by how their names begin: where files are, and settings of loaders and drivers. The last is read by
+/// a driver made for tests.
+const KEPT_PREFIXES: &[&str] = &["XDG_", "VK_", "MESA_", "LP_", "LVP_", "TWINBAND_ICD_"];
 
 /// Those of the prefixes that begin the names of settings.
 const SETTINGS: &[&str] = &["VK_", "MESA_", "LP_", "LVP_"];
