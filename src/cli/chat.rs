@@ -110,6 +110,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
             digest: args.stats,
         };
         let mut printer = Printer::new(true, ui)?;
+        file.check_unchanged()?;
         let answer = match session.generate(&request, &mut sampler, &vocabulary, &mut printer) {
             Ok(answer) => answer,
             Err(error @ Error::PromptTooLong { .. }) if live => {

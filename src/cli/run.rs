@@ -97,6 +97,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     let mut printer = Printer::new(!args.json, ui)?;
     let vocabulary = Shown { tokenizer: &model.tokenizer, special: args.special };
     let mut session = Session::new(model.engine);
+    file.check_unchanged()?;
     let answer = session.generate(&request, &mut sampler, &vocabulary, &mut printer)?;
     printer.end()?;
     if args.json {

@@ -14,6 +14,9 @@ use super::policy::{Kind, Lateness};
 use super::supervisor::{Command, Event, Ready, Supervisor, suffix};
 use super::{GpuOptions, HeadMatrix, Lost, Mode, State, Status};
 
+/// How long the end of the program may wait for a verdict to be written.
+const RECORD: Duration = Duration::from_millis(500);
+
 /// A worker, or the hope for one. Nothing here waits, but for [`Gpu::wait`] and [`Gpu::settle`], which are told how
 /// long. Dropping it ends the worker.
 #[derive(Debug)]
@@ -302,5 +305,13 @@ impl Drop for Gpu {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.tell(Command::Stop);
+        // The program may end now: a wrong number has to be on record before. That takes a file, not a driver.
+        let deadline = Instant::now() + RECORD;
+        // Its thread ends when it is done.
+        while let Some((_, events)) = self.supervisor.as_ref().filter(|_| self.status.mismatches > 0) {
+            if events.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err() {
+                break;
+            }
+        }
     }
 }

@@ -141,7 +141,8 @@ impl Supervisor {
                 Err(lost) => Some((Kind::of(&lost), lost.to_string())),
             };
             let stopped = self.stop.load(Ordering::Relaxed);
-            let Some((kind, mut text)) = end.filter(|_| !stopped) else {
+            // What ends with the program is nobody's fault, but a wrong number must be remembered.
+            let Some((kind, mut text)) = end.filter(|(kind, _)| !stopped || *kind == Kind::Wrong) else {
                 subject.harmless();
                 return;
             };
