@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds Twinband, fetches SmolLM2-135M-Instruct and lets it continue a prompt.
+# Builds Twinband, fetches SmolLM2-135M-Instruct and has it answer a question.
 #
 #   scripts/demo.sh [PROMPT [OPTIONS OF twinband run]]
 set -euo pipefail
@@ -10,7 +10,7 @@ cargo build --release --locked --quiet --manifest-path "$root/Cargo.toml"
 model=$("$root/scripts/get-model.sh" smollm2 | tail -n 1)
 
 if [ $# -eq 0 ]; then
-  set -- "The capital of France is" -n 32 --temp 0 --stats
+  set -- --chat "Explain in two sentences why the sky is blue." --gpu auto --stats
 fi
 echo "\$ twinband run $(basename "$model") $(printf '%q ' "$@")" >&2
 exec "${CARGO_TARGET_DIR:-$root/target}/release/twinband" run "$model" "$@"

@@ -115,6 +115,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
         reps.push(rep);
     }
     progress.finish();
+    ui.catch_up();
     let of = |value: fn(&Rep) -> f64| median(&reps.iter().map(value).collect::<Vec<_>>());
     let peak = memory::peak();
     let decode_tps = of(|rep| rep.decode_tps);

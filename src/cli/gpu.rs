@@ -103,7 +103,7 @@ impl GpuArgs {
         };
         let options = DualOptions { gpu: self.options(ui), share: self.share, verify };
         let ui = ui.clone();
-        engine.use_gpu(options, Box::new(move |line| ui.say(line)))?;
+        engine.use_gpu(options, Box::new(move |line| ui.aside(line)))?;
         Ok(())
     }
 }

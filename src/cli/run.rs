@@ -138,16 +138,17 @@ impl Printer {
         })
     }
 
-    /// Ends the line, if text is on it.
+    /// Ends the line, if text is on it, and shows what came up meanwhile.
     pub fn end(&mut self) -> io::Result<()> {
-        match &mut self.out {
+        let ended = match &mut self.out {
             Some(out) if !self.ends_line => {
                 self.ends_line = true;
-                out.write_all(b"\n")?;
-                out.flush()
+                out.write_all(b"\n").and_then(|()| out.flush())
             }
             _ => Ok(()),
-        }
+        };
+        self.ui.catch_up();
+        ended
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -15,12 +16,14 @@ pub struct Ui {
     verbose: bool,
     quiet: bool,
     terminal: bool,
+    /// Lines kept until a text has been shown.
+    asides: Arc<Mutex<Vec<String>>>,
 }
 
 impl Ui {
     /// `quiet` wins over `verbose`.
     pub fn new(verbose: bool, quiet: bool) -> Self {
-        Ui { verbose: verbose && !quiet, quiet, terminal: io::stderr().is_terminal() }
+        Ui { verbose: verbose && !quiet, quiet, terminal: io::stderr().is_terminal(), asides: Arc::default() }
     }
 
     /// Whether details were asked for (`-v`).
@@ -42,10 +45,23 @@ impl Ui {
         }
     }
 
-    /// A line that says itself where it comes from, shown unless `--quiet`.
-    pub fn say(&self, text: impl Display) {
-        if !self.quiet {
+    /// A line that comes up while a text is being shown: kept for [`Ui::catch_up`], so that it does not fall into the
+    /// middle of a sentence. With `-v` it is shown at once.
+    pub fn aside(&self, text: &str) {
+        if self.verbose {
             line(text);
+        } else if let Ok(mut asides) = self.asides.lock() {
+            asides.push(text.to_owned());
+        }
+    }
+
+    /// Shows the lines that were kept, unless `--quiet`.
+    pub fn catch_up(&self) {
+        let Ok(mut asides) = self.asides.lock() else { return };
+        for text in asides.drain(..) {
+            if !self.quiet {
+                line(text);
+            }
         }
     }
 
