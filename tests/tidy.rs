@@ -361,6 +361,22 @@ fn shown_commands(markdown: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// Links to files of the project that lead nowhere.
+fn broken_links(path: &str, text: &str) -> Vec<Objection> {
+    let from = root().join(path);
+    let beside = from.parent().unwrap_or(root());
+    let mut out = Vec::new();
+    for (line, content) in lines(text) {
+        for part in content.split("](").skip(1) {
+            let target = part.split([')', '#']).next().unwrap_or(part);
+            if !target.contains("://") && !beside.join(target).exists() {
+                out.push(Objection { line, what: format!("the link to {target} leads nowhere") });
+            }
+        }
+    }
+    out
+}
+
 /// Names of `wanted` that do not stand in `text` as words of their own.
 fn unnamed<'a>(text: &str, wanted: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let known: BTreeSet<&str> = words(text).map(|(_, word)| word).collect();
@@ -370,6 +386,11 @@ fn unnamed<'a>(text: &str, wanted: impl IntoIterator<Item = &'a str>) -> Vec<&'a
 #[test]
 fn readme_shows_every_command_and_no_other() {
     assert_eq!(shown_commands(&read("README.md")), commands(), "left: README.md, right: twinband --help");
+}
+
+#[test]
+fn links_lead_somewhere() {
+    check(broken_links, &["md"]);
 }
 
 /// The rows of the table of imports in a Markdown text: module, what it may import.
@@ -474,5 +495,9 @@ fn every_rule_can_object() {
     let shown =
         shown_commands("`twinband run MODEL`, the twinband project\n$ twinband info X\ntwinband man > a");
     assert_eq!(shown, ["info", "man", "run"].map(str::to_owned).into());
+    assert_eq!(
+        lines_of(broken_links, "docs/A.md", "[a](https://x.y) [b](../Cargo.toml#c)\n[d](no/such.md)"),
+        [2]
+    );
     assert_eq!(unnamed("llama, qwen2", ["llama", "qwen", "gemma3"]), ["qwen", "gemma3"]);
 }
