@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 
-use super::Ui;
+use super::{Ui, report};
 use crate::gguf::{Array, Error, Fault, File, Meta, SplitFault, TensorInfo, Value, printable};
 use crate::kernel::format::{self, GgmlType};
 use crate::model::{Model, arch};
@@ -188,11 +188,16 @@ impl Summary {
             if self.parts.len() > 1 { format!(" in {} parts", self.parts.len()) } else { String::new() };
         line(
             "file",
-            format!("{} (GGUF version {}, {}{parts})", self.file, self.gguf_version, size(self.bytes)),
+            format!(
+                "{} (GGUF version {}, {}{parts})",
+                self.file,
+                self.gguf_version,
+                report::bytes(self.bytes)
+            ),
         );
         if self.expected_bytes > self.bytes {
             let percent = self.bytes as f64 * 100.0 / self.expected_bytes as f64;
-            line("incomplete", format!("{percent:.1} % of {} are there", size(self.expected_bytes)));
+            line("incomplete", format!("{percent:.1} % of {} are there", report::bytes(self.expected_bytes)));
         }
         line("name", shown(&self.name));
         line("architecture", shown(&self.architecture));
@@ -205,14 +210,14 @@ impl Summary {
         let template = if tokenizer.chat_template { "a chat template" } else { "no chat template" };
         line("tokenizer", format!("{}{pre}{tokens}, {template}", shown(&tokenizer.model)));
         let kv = self.kv_bytes_per_1k_tokens.map_or("size unknown".to_owned(), |n| {
-            format!("{} per {KV_TOKENS} tokens of context (f16)", size(n))
+            format!("{} per {KV_TOKENS} tokens of context (f16)", report::bytes(n))
         });
         line("KV cache", kv);
         if self.tied_head {
             line("head", "tied: token_embd.weight serves as output.weight".to_owned());
         }
         for (i, ty) in self.types.iter().enumerate() {
-            let bytes = ty.bytes.map_or("size unknown".to_owned(), size);
+            let bytes = ty.bytes.map_or("size unknown".to_owned(), report::bytes);
             let note = if ty.can_run { "" } else { "  cannot run" };
             let label = if i == 0 { "types" } else { "" };
             line(label, format!("{:<10}{:>5} tensors {bytes:>12}{note}", ty.name, ty.tensors));
@@ -428,16 +433,6 @@ fn scalar_text(value: Value<'_>) -> String {
         Value::F64(v) => format!("{v:?}"),
         Value::Bool(v) => v.to_string(),
         other => other.integer().map_or(String::new(), |v| v.to_string()),
-    }
-}
-
-/// A size for people, in units of 1000.
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..10_000 => format!("{bytes} B"),
-        10_000..1_000_000 => format!("{:.0} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.2} GB", bytes as f64 / 1e9),
     }
 }
 

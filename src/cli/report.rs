@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::gpu::GpuReport;
 use crate::generate::{Answer, memory};
 use crate::head::Engine;
+pub use crate::head::split::median;
 
 /// `run --json`.
 #[derive(Debug, Serialize)]
@@ -99,15 +100,6 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     serde_json::to_writer(&mut out, value)?;
     writeln!(out)?;
     Ok(())
-}
-
-/// The median; of an even number of values the mean of the middle two; 0 of none.
-pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let n = sorted.len();
-    let at = |i: usize| sorted.get(i).copied().unwrap_or(0.0);
-    if n % 2 == 1 { at(n / 2) } else { (at((n / 2).saturating_sub(1)) + at(n / 2)) / 2.0 }
 }
 
 #[cfg(test)]
