@@ -13,6 +13,7 @@
 //! | [`gpu`] | the worker process that talks to graphics drivers |
 //! | [`sample`] | logits to the next token id |
 //! | [`generate`] | the loop around all of it |
+//! | [`synth`] | models of random weights with the shape of real ones |
 //! | [`cli`] | the commands |
 //!
 //! What every function computes, to the bit, is specified in `docs/NUMERICS.md`.
@@ -26,4 +27,5 @@ pub mod host;
 pub mod kernel;
 pub mod model;
 pub mod sample;
+pub mod synth;
 pub mod tokenizer;

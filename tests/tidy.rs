@@ -25,6 +25,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("model", &["kernel", "gguf", "g2bx"]),
     ("head", &["kernel", "model", "gpu"]),
     ("surgery", &["gguf", "kernel", "model"]),
+    ("synth", &["gguf", "kernel", "sample"]),
     ("generate", &["model", "head", "tokenizer", "sample", "host"]),
     ("cli", ALL),
     ("main", ALL),

@@ -24,6 +24,7 @@ pub mod options;
 mod ppl;
 mod report;
 mod run;
+mod synth;
 mod tokenize;
 mod ui;
 mod vkinfo;
@@ -64,6 +65,7 @@ enum Command {
     Bench(bench::Args),
     Ppl(ppl::Args),
     Vkinfo(vkinfo::Args),
+    Synth(synth::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -90,6 +92,7 @@ impl Cli {
             Command::Bench(args) => bench::run(args, &ui),
             Command::Ppl(args) => ppl::run(args, &ui),
             Command::Vkinfo(args) => vkinfo::run(args, &ui),
+            Command::Synth(args) => synth::run(args, &ui),
             Command::Completions(args) => completions::run(args, &ui),
             Command::Man(args) => man::run(args, &ui),
         }

@@ -16,6 +16,7 @@ mod error;
 mod header;
 mod map;
 mod meta;
+pub mod part_file;
 mod split;
 mod tensor;
 mod value;

@@ -1,7 +1,7 @@
 //! Writing GGUF version 3.
 //!
 //! A [`Writer`] collects metadata and the tensor directory; [`Writer::begin`] writes them and returns a
-//! [`DataWriter`] that takes the tensors' bytes in the same order, so no more than one tensor need be in memory.
+//! [`DataWriter`] that takes the tensors' bytes in the same order, whole or in parts, so that little need be in memory.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -71,6 +71,12 @@ struct Planned {
     dims: Vec<u64>,
     ty: GgmlType,
     size: u64,
+}
+
+impl Planned {
+    fn odd_size(&self, given: u64) -> WriteError {
+        WriteError::Size { name: self.name.clone(), given, size: self.size }
+    }
 }
 
 impl Default for Writer {
@@ -239,7 +245,14 @@ impl Writer {
             return Err(WriteError::Alignment(self.alignment));
         }
         out.write_all(&self.header()?)?;
-        Ok(DataWriter { out, alignment: self.alignment, tensors: self.tensors, next: 0, padding: 0 })
+        Ok(DataWriter {
+            out,
+            alignment: self.alignment,
+            tensors: self.tensors,
+            next: 0,
+            filled: 0,
+            padding: 0,
+        })
     }
 }
 
@@ -249,6 +262,8 @@ pub struct DataWriter<W> {
     alignment: u64,
     tensors: Vec<Planned>,
     next: usize,
+    /// Bytes of the next tensor that are already written.
+    filled: u64,
     /// Zeros due before the next tensor; none follow the last.
     padding: u64,
 }
@@ -256,22 +271,44 @@ pub struct DataWriter<W> {
 impl<W: Write> DataWriter<W> {
     /// Writes the next tensor of the directory.
     pub fn tensor(&mut self, bytes: &[u8]) -> Result<&mut Self, WriteError> {
+        if let Some(tensor) = self.tensors.get(self.next) {
+            let given = self.filled + bytes.len() as u64;
+            if self.filled > 0 || given != tensor.size {
+                return Err(tensor.odd_size(given));
+            }
+        }
+        self.part(bytes)
+    }
+
+    /// Writes some more bytes of the next tensor of the directory, for tensors that are too large to hold. A part does
+    /// not reach beyond its tensor.
+    pub fn part(&mut self, bytes: &[u8]) -> Result<&mut Self, WriteError> {
         let expected = self.tensors.len();
         let tensor =
             self.tensors.get(self.next).ok_or(WriteError::Count { given: self.next + 1, expected })?;
-        if bytes.len() as u64 != tensor.size {
-            let name = tensor.name.clone();
-            return Err(WriteError::Size { name, given: bytes.len() as u64, size: tensor.size });
+        let given = self.filled + bytes.len() as u64;
+        if given > tensor.size {
+            return Err(tensor.odd_size(given));
         }
-        io::copy(&mut io::Read::take(io::repeat(0), self.padding), &mut self.out)?;
+        if self.filled == 0 {
+            io::copy(&mut io::Read::take(io::repeat(0), self.padding), &mut self.out)?;
+            self.padding = 0;
+        }
         self.out.write_all(bytes)?;
-        self.padding = tensor.size.next_multiple_of(self.alignment) - tensor.size;
-        self.next += 1;
+        self.filled = given;
+        if given == tensor.size {
+            self.padding = tensor.size.next_multiple_of(self.alignment) - tensor.size;
+            self.next += 1;
+            self.filled = 0;
+        }
         Ok(self)
     }
 
     /// Flushes and returns what was written to; an error if tensors are missing.
     pub fn finish(mut self) -> Result<W, WriteError> {
+        if let Some(tensor) = self.tensors.get(self.next).filter(|_| self.filled > 0) {
+            return Err(tensor.odd_size(self.filled));
+        }
         if self.next != self.tensors.len() {
             return Err(WriteError::Count { given: self.next, expected: self.tensors.len() });
         }
@@ -308,6 +345,29 @@ mod tests {
             // No padding after the last tensor.
             assert_eq!(file.size(), tensor("b").offset() + 68);
         }
+        Ok(())
+    }
+
+    #[test]
+    fn parts_give_the_same_file_as_whole_tensors() -> Result<(), Box<dyn std::error::Error>> {
+        let writer = || -> Result<_, WriteError> {
+            let mut writer = Writer::new();
+            writer.tensor("a", &[3], GgmlType::F32)?.tensor("b", &[32, 2], GgmlType::Q8_0)?;
+            writer.begin(Vec::new())
+        };
+        let (a, b) = ([1; 12], [2; 68]);
+        let mut whole = writer()?;
+        whole.tensor(&a)?.tensor(&b)?;
+        let mut parts = writer()?;
+        parts.part(&a[..5])?.part(&a[5..])?.part(&b[..1])?.part(&[])?.part(&b[1..])?;
+        assert_eq!(parts.finish()?, whole.finish()?);
+
+        let size = |given| format!("tensor a: given {given} bytes, has 12");
+        let mut data = writer()?;
+        data.part(&a[..5])?;
+        assert_eq!(data.part(&a[..8]).err().map(|e| e.to_string()), Some(size(13)));
+        assert_eq!(data.tensor(&a).err().map(|e| e.to_string()), Some(size(17)));
+        assert_eq!(data.finish().err().map(|e| e.to_string()), Some(size(5)));
         Ok(())
     }
 
