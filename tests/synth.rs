@@ -96,7 +96,7 @@ fn odd_arguments_are_refused_and_leave_nothing() {
         (&["tiny", "--type", "Q4_0", "-o", "no/such/x"], 1, "cannot create no/such/.x.part-"),
         (&["tiny", "--type", "Q4_0", "-o", ".", "--force"], 1, "no ordinary file"),
         (&["tiny", "--type", "Q4_0", "-o", "/dev/null", "--force"], 1, "no ordinary file"),
-        (&["tiny", "--type", "Q4_0", "-o", "", "--force"], 1, "names no file"),
+        (&["tiny", "--type", "Q4_0", "-o", "", "--force"], 2, "--output"),
     ] {
         fails(&synth(dir.path(), args), code, part);
     }
