@@ -25,7 +25,7 @@ pub struct GpuArgs {
     #[arg(long = "gpu-share", value_name = "F", value_parser = share)]
     share: Option<f64>,
 
-    /// Reach the driver directly, without the system's Vulkan loader: by its manifest, or auto for the first that works
+    /// Reach the driver directly, without the system's Vulkan loader: by its manifest, even a software driver's with --gpu auto; or auto for the first that works
     #[arg(long = "vk-icd", value_name = "PATH|auto")]
     icd: Option<String>,
 

@@ -2,12 +2,14 @@
 //!
 //! A verdict is written before a driver is touched ("trying") and removed when it has done its first job, so that a
 //! machine that freezes in between finds it at its next start. It holds until what it is about changes: the engine's
-//! version, the driver's manifest, what was asked for; or until somebody clears it.
+//! version, the driver's manifest or library, what was asked for; or until somebody clears it.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use twinband_protocol::manifest::{self, Manifest};
 use twinband_protocol::{BUILD, Backend, Driver};
 
 use super::{GpuOptions, Store};
@@ -97,53 +99,40 @@ fn key(options: &GpuOptions, manifests: impl FnOnce() -> Vec<PathBuf>) -> Vec<St
         vec![format!("engine {BUILD}"), format!("device {}", options.device.as_deref().unwrap_or("any"))];
     match (&options.backend, &options.driver) {
         (Backend::Null(orders), _) => key.push(format!("null {orders}")),
-        (Backend::Vulkan, Driver::Manifest(path)) => key.push(identity(Path::new(path))),
+        (Backend::Vulkan, Driver::Manifest(path)) => key.extend(identity(Path::new(path))),
         (Backend::Vulkan, driver @ (Driver::Loader | Driver::Direct)) => {
             key.push(format!("driver {driver:?}"));
-            key.extend(manifests().iter().map(|path| identity(path)));
+            key.extend(manifests().iter().flat_map(|path| identity(path)));
         }
     }
     key
 }
 
-/// A manifest and when it was last changed, by whatever way its name leads there.
-fn identity(path: &Path) -> String {
-    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let changed = real.metadata().and_then(|meta| meta.modified()).ok();
-    let changed = changed.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |t| t.as_nanos());
-    format!("manifest {} changed {changed}", real.display())
+/// A driver: its manifest and the library that this names. An update may leave the manifest as it was.
+fn identity(path: &Path) -> Vec<String> {
+    let manifest = format!("manifest {}", stamp(path));
+    let library = manifest::read(path).library.ok();
+    let library = library.and_then(|library| manifest::library_file(&library, &variable));
+    [manifest].into_iter().chain(library.map(|file| format!("library {}", stamp(&file)))).collect()
 }
 
-/// The manifests that a loader would read, sorted by folder and name.
+/// A file, by whatever way its name leads there, when it was last changed, and its size.
+fn stamp(path: &Path) -> String {
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let meta = real.metadata().ok();
+    let changed = meta.as_ref().and_then(|meta| meta.modified().ok());
+    let changed = changed.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |t| t.as_nanos());
+    let size = meta.map_or(0, |meta| meta.len());
+    format!("{} changed {changed} bytes {size}", real.display())
+}
+
+/// The manifests that a loader would read, in its order.
 pub fn manifests() -> Vec<PathBuf> {
-    let paths = |name: &str| {
-        let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
-        Some(std::env::split_paths(&value).collect::<Vec<_>>())
-    };
-    if let Some(named) = paths("VK_DRIVER_FILES").or_else(|| paths("VK_ICD_FILENAMES")) {
-        return named;
-    }
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let mut folders =
-        paths("XDG_CONFIG_HOME").or_else(|| Some(vec![home.as_ref()?.join(".config")])).unwrap_or_default();
-    folders.extend(paths("XDG_CONFIG_DIRS").unwrap_or_else(|| vec!["/etc/xdg".into()]));
-    folders.push("/etc".into());
-    folders.extend(
-        paths("XDG_DATA_HOME").or_else(|| Some(vec![home?.join(".local/share")])).unwrap_or_default(),
-    );
-    folders.extend(
-        paths("XDG_DATA_DIRS").unwrap_or_else(|| vec!["/usr/local/share".into(), "/usr/share".into()]),
-    );
-    folders.extend(paths("VK_ADD_DRIVER_FILES").unwrap_or_default());
-    let mut found = Vec::new();
-    for folder in folders {
-        let Ok(entries) = folder.join("vulkan/icd.d").read_dir() else { continue };
-        let mut here: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-        here.retain(|path| path.extension().is_some_and(|e| e == "json"));
-        here.sort();
-        found.append(&mut here);
-    }
-    found
+    manifest::all(&variable).into_iter().map(|Manifest { path, .. }| path).collect()
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
 }
 
 #[cfg(test)]
@@ -185,6 +174,43 @@ mod tests {
         assert_eq!(verdicts(&store).len(), 2);
         assert_eq!(clear_verdicts(&store), 2);
         assert_eq!(subject(&bad).standing(), None);
+    }
+
+    /// A driver's update may change nothing but its library.
+    #[test]
+    fn a_verdict_ends_when_the_library_changes() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| dir.path().join(name);
+        let store = Store::new(Some(&path("cache")));
+        let subject = || Subject::new(store.clone(), &options(&path("m.json")));
+        fs::write(path("driver.so.1"), "one").expect("a library");
+        std::os::unix::fs::symlink("driver.so.1", path("driver.so")).expect("a link");
+        fs::write(path("m.json"), r#"{"ICD": {"library_path": "./driver.so"}}"#).expect("a manifest");
+        let age = |file: &str| {
+            let file = fs::File::options().write(true).open(path(file)).expect("it is there");
+            file.set_modified(UNIX_EPOCH + Duration::from_secs(1)).expect("a date");
+        };
+        age("driver.so.1");
+        subject().condemn("it crashed");
+        assert!(subject().standing().is_some());
+        // Of another size, though no younger.
+        fs::write(path("driver.so.1"), "three").expect("a library");
+        age("driver.so.1");
+        assert_eq!(subject().standing(), None);
+        subject().condemn("it crashed");
+        // Of another time, though no larger.
+        fs::write(path("driver.so.1"), "seven").expect("a library");
+        assert_eq!(subject().standing(), None);
+        subject().condemn("it crashed");
+        // Another file by the same name.
+        fs::write(path("driver.so.2"), "seven").expect("a library");
+        fs::remove_file(path("driver.so")).expect("the link");
+        std::os::unix::fs::symlink("driver.so.2", path("driver.so")).expect("a link");
+        assert_eq!(subject().standing(), None);
+        // And back: what was found out about it still holds.
+        fs::remove_file(path("driver.so")).expect("the link");
+        std::os::unix::fs::symlink("driver.so.1", path("driver.so")).expect("a link");
+        assert!(subject().standing().is_some());
     }
 
     #[test]

@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn right_bands_pass_and_one_wrong_logit_shows() {
-        for name in ["Q4_0", "Q8_0", "Q4_1", "Q4_K", "Q6_K"] {
+        for name in ["Q4_0", "Q4_0S", "Q8_0", "Q4_1", "Q4_K", "Q6_K"] {
             let rows = 1003;
             let (bytes, format, cols) = head(name, rows).expect("golden blocks");
             let w = Matrix::new(format, &bytes, rows, cols).expect("a matrix");

@@ -93,6 +93,16 @@ impl Outcome {
         self.stages.iter().filter(|s| *s == stage).count()
     }
 
+    /// What each worker's driver went through, in order.
+    pub fn lives(&self) -> impl Iterator<Item = &[String]> {
+        self.stages.split(|stage| stage == "init").skip(1)
+    }
+
+    /// The jobs that each worker's driver was given.
+    pub fn jobs(&self) -> Vec<u64> {
+        self.lives().map(|life| life.iter().filter(|stage| *stage == "job").count() as u64).collect()
+    }
+
     pub fn gpu(&self) -> &Value {
         &self.json["gpu"]
     }

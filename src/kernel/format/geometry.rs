@@ -1,4 +1,4 @@
-//! Block geometry of every tensor type a GGUF file can name, whether or not we can compute with it.
+//! Block geometry of every tensor type a GGUF file can name, whether or not we can compute with it, and of our own.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ impl Geometry {
     }
 }
 
-#[expect(missing_docs, reason = "the constants are ggml's own names for its codes")]
+#[expect(missing_docs, reason = "the constants are the names of the codes: ggml's, but for Q4_0S")]
 impl GgmlType {
     pub const F32: Self = Self(0);
     pub const F16: Self = Self(1);
@@ -45,6 +45,7 @@ impl GgmlType {
     pub const IQ4_XS: Self = Self(23);
     pub const BF16: Self = Self(30);
     pub const MXFP4: Self = Self(39);
+    pub const Q4_0S: Self = Self(128);
 
     /// The geometry, or `None` for a code that names no type (never assigned, or withdrawn).
     pub fn geometry(self) -> Option<Geometry> {
@@ -81,6 +82,8 @@ impl GgmlType {
             34 => ("TQ1_0", 256, 54),
             35 => ("TQ2_0", 256, 66),
             39 => ("MXFP4", 32, 17),
+            // Ours: far above what ggml assigns.
+            128 => ("Q4_0S", 256, 130),
             _ => return None,
         };
         Some(Geometry { name, block, bytes })

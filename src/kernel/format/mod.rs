@@ -14,6 +14,7 @@ mod mxfp4;
 mod q2_k;
 mod q3_k;
 mod q4_0;
+mod q4_0s;
 mod q4_1;
 mod q4_k;
 mod q5_0;
@@ -108,6 +109,7 @@ static FORMATS: &[&Format] = &[
     &iq4_xs::FORMAT,
     &bf16::FORMAT,
     &mxfp4::FORMAT,
+    &q4_0s::FORMAT,
 ];
 
 /// Every format that runs, in the order of the codes.

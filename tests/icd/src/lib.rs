@@ -6,13 +6,14 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::transmute;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use ash::vk;
 use ash::vk::Handle as _;
 use libloading::os::unix::Library;
 
-use orders::{Verdict, number, reach, value};
+use orders::{Verdict, carry_out, count, number, reach, value};
 
 mod orders;
 
@@ -26,10 +27,15 @@ const SMALL: u64 = 8192;
 
 static REAL: OnceLock<Option<Library>> = OnceLock::new();
 static INSTANCE: Mutex<u64> = Mutex::new(0);
-/// What is known of memory and buffers, for corruption.
-static KNOWN: Mutex<Known> = Mutex::new(Known { mapped: Vec::new(), sizes: Vec::new(), bound: Vec::new() });
+/// The number of the job that waits are for; 0 while they are for something else.
+static JOB: AtomicU64 = AtomicU64::new(0);
+static KNOWN: Mutex<Known> =
+    Mutex::new(Known { computing: Vec::new(), mapped: Vec::new(), sizes: Vec::new(), bound: Vec::new() });
 
+/// What is known of command buffers, and for corruption of memory and buffers.
 struct Known {
+    /// Command buffers that dispatch.
+    computing: Vec<vk::CommandBuffer>,
     /// Memory and the address of its first byte.
     mapped: Vec<(vk::DeviceMemory, usize)>,
     sizes: Vec<(vk::Buffer, u64)>,
@@ -142,6 +148,7 @@ fn hook(name: &CStr) -> Option<Function> {
         "vkGetPhysicalDeviceProperties" => properties: vk::PFN_vkGetPhysicalDeviceProperties,
         "vkGetPhysicalDeviceProperties2" => properties2: vk::PFN_vkGetPhysicalDeviceProperties2,
         "vkGetPhysicalDeviceProperties2KHR" => properties2_khr: vk::PFN_vkGetPhysicalDeviceProperties2,
+        "vkGetPhysicalDeviceMemoryProperties" => memory: vk::PFN_vkGetPhysicalDeviceMemoryProperties,
         "vkCreateDevice" => create_device: vk::PFN_vkCreateDevice,
         "vkDestroyDevice" => destroy_device: vk::PFN_vkDestroyDevice,
         "vkAllocateMemory" => allocate: vk::PFN_vkAllocateMemory,
@@ -151,6 +158,9 @@ fn hook(name: &CStr) -> Option<Function> {
         "vkDestroyBuffer" => destroy_buffer: vk::PFN_vkDestroyBuffer,
         "vkBindBufferMemory" => bind: vk::PFN_vkBindBufferMemory,
         "vkCreateComputePipelines" => create_pipelines: vk::PFN_vkCreateComputePipelines,
+        "vkCreateCommandPool" => create_pool: vk::PFN_vkCreateCommandPool,
+        "vkBeginCommandBuffer" => begin: vk::PFN_vkBeginCommandBuffer,
+        "vkCmdDispatch" => dispatch: vk::PFN_vkCmdDispatch,
         "vkQueueSubmit" => submit: vk::PFN_vkQueueSubmit,
         "vkWaitForFences" => wait: vk::PFN_vkWaitForFences,
     }
@@ -222,6 +232,15 @@ hooked! {
         next();
         // SAFETY: as above.
         lie(unsafe { &mut (*out).properties });
+    }
+
+    fn memory, c"vkGetPhysicalDeviceMemoryProperties": vk::PFN_vkGetPhysicalDeviceMemoryProperties,
+    (device: vk::PhysicalDevice, out: *mut vk::PhysicalDeviceMemoryProperties), |next| {
+        next();
+        if let Some(size) = number("heap") {
+            // SAFETY: the real driver has just written it.
+            unsafe { &mut *out }.memory_heaps.iter_mut().for_each(|heap| heap.size = size);
+        }
     }
 
     fn create_device, c"vkCreateDevice": vk::PFN_vkCreateDevice,
@@ -300,9 +319,33 @@ hooked! {
         next()
     }
 
+    fn create_pool, c"vkCreateCommandPool": vk::PFN_vkCreateCommandPool,
+    (device: vk::Device, info: *const vk::CommandPoolCreateInfo<'_>, allocator: Allocator<'_>,
+     out: *mut vk::CommandPool) -> vk::Result, |next| {
+        stage!("pool", ERROR_OUT_OF_HOST_MEMORY);
+        next()
+    }
+
+    fn begin, c"vkBeginCommandBuffer": vk::PFN_vkBeginCommandBuffer,
+    (buffer: vk::CommandBuffer, info: *const vk::CommandBufferBeginInfo<'_>) -> vk::Result, |next| {
+        known(|k| k.computing.retain(|b| *b != buffer));
+        next()
+    }
+
+    fn dispatch, c"vkCmdDispatch": vk::PFN_vkCmdDispatch,
+    (buffer: vk::CommandBuffer, x: u32, y: u32, z: u32), |next| {
+        known(|k| k.computing.push(buffer));
+        next();
+    }
+
     fn submit, c"vkQueueSubmit": vk::PFN_vkQueueSubmit,
-    (queue: vk::Queue, count: u32, infos: *const vk::SubmitInfo<'_>, fence: vk::Fence) -> vk::Result, |next| {
+    (queue: vk::Queue, submits: u32, infos: *const vk::SubmitInfo<'_>, fence: vk::Fence) -> vk::Result, |next| {
         stage!("submit", ERROR_OUT_OF_HOST_MEMORY);
+        if fence != vk::Fence::null() {
+            // SAFETY: callers pass an array of this length.
+            let job = unsafe { computes(infos, submits) };
+            JOB.store(if job { count("job") } else { 0 }, Ordering::Relaxed);
+        }
         next()
     }
 }
@@ -314,7 +357,11 @@ unsafe extern "system" fn wait(
     all: vk::Bool32,
     timeout: u64,
 ) -> vk::Result {
-    let verdict = reach("wait");
+    let mut verdict = reach("wait");
+    let job = JOB.load(Ordering::Relaxed);
+    if verdict == Verdict::Pass && job != 0 {
+        verdict = carry_out("job", job);
+    }
     match verdict {
         Verdict::Pass | Verdict::Corrupt => {}
         Verdict::Fail => return vk::Result::ERROR_OUT_OF_HOST_MEMORY,
@@ -328,6 +375,22 @@ unsafe extern "system" fn wait(
         known(corrupt);
     }
     result
+}
+
+/// Whether one of the command buffers dispatches.
+///
+/// # Safety
+/// There are as many structures at `infos`.
+unsafe fn computes(infos: *const vk::SubmitInfo<'_>, count: u32) -> bool {
+    (0..count as usize).any(|i| {
+        // SAFETY: as promised by the caller.
+        let info = unsafe { &*infos.add(i) };
+        (0..info.command_buffer_count as usize).any(|j| {
+            // SAFETY: callers of the driver pass as many command buffers as they say.
+            let buffer = unsafe { *info.p_command_buffers.add(j) };
+            known(|k| k.computing.contains(&buffer)) == Some(true)
+        })
+    })
 }
 
 /// Flips the highest bit of the mantissa of the first number of every small buffer that is mapped.

@@ -12,12 +12,15 @@
 //! | `type=T` | the device says that it is `discrete` or `integrated` |
 //! | `name=S` | the device says that this is its name |
 //! | `ssbo-range=B`, `wg-count=N`, `wg-inv=N`, `smem=B` | the device says that these are its limits |
+//! | `heap=B` | every heap of the device says that this is its size |
 //!
 //! Stages: `init` (the driver is greeted), `instance`, `enumerate`, `device`, `alloc`, `pipe` (a pipeline is compiled),
-//! `submit`, `wait`, `end` (the device is torn down).
+//! `pool` (a command pool is made), `submit`, `wait`, `job`, `end` (the device is torn down). A job is counted when work
+//! that computes is submitted with a fence, and what is ordered for it happens in every wait for that fence; copies to
+//! the device, of which there are now more and now fewer, do not count.
 //!
 //! Actions: `segv`, `abort`, `exit0` (the process ends with status 0 and no word), `hang`, `slow:MS`, `fail` (the
-//! stage's own error), `lost` (device lost), `timeout` (says at once that it is not ready), and for `wait` also
+//! stage's own error), `lost` (device lost), `timeout` (says at once that it is not ready), and for `wait` and `job` also
 //! `corrupt` (a bit of the first number of every small buffer is flipped).
 
 use std::fs::OpenOptions;
@@ -61,7 +64,11 @@ fn words() -> Vec<(String, String)> {
 
 /// Counts a call of a stage and does what was ordered for it.
 pub fn reach(stage: &'static str) -> Verdict {
-    let call = count(stage);
+    carry_out(stage, count(stage))
+}
+
+/// Does what was ordered for a call of a stage.
+pub fn carry_out(stage: &'static str, call: u64) -> Verdict {
     let mut verdict = Verdict::Pass;
     for (_, order) in words().iter().filter(|(key, _)| key == stage) {
         let (action, when) = order.split_once('@').unwrap_or((order, "1"));
@@ -92,7 +99,8 @@ pub fn reach(stage: &'static str) -> Verdict {
     verdict
 }
 
-fn count(stage: &'static str) -> u64 {
+/// Counts a call of a stage.
+pub fn count(stage: &'static str) -> u64 {
     static CALLS: Mutex<Vec<(&str, u64)>> = Mutex::new(Vec::new());
     let Ok(mut calls) = CALLS.lock() else { return 0 };
     if !calls.iter().any(|(name, _)| *name == stage) {

@@ -23,6 +23,7 @@
 mod codec;
 mod exit;
 pub mod frame;
+pub mod manifest;
 mod message;
 pub mod shm;
 

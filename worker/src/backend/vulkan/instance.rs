@@ -118,8 +118,11 @@ impl Instance {
         match unsafe { self.raw.enumerate_physical_devices() } {
             Ok(devices) => devices.into_iter().map(|d| self.describe(d)).collect(),
             // What a loader without drivers and a driver without hardware say.
-            Err(vk::Result::ERROR_INITIALIZATION_FAILED | vk::Result::ERROR_INCOMPATIBLE_DRIVER) => {
-                Ok(Vec::new())
+            Err(e @ (vk::Result::ERROR_INITIALIZATION_FAILED | vk::Result::ERROR_INCOMPATIBLE_DRIVER)) => {
+                match self.manifest.as_deref() {
+                    None => Ok(Vec::new()),
+                    Some(by) => Err(fault(FaultCode::NoDevice, format!("{by} lists no device: {}", name(e)))),
+                }
             }
             Err(error) => Err(self.failed("list devices")(error)),
         }

@@ -1,6 +1,6 @@
 //! The Vulkan backend: rows of a matrix in a device's memory, multiplied by shaders that give the bits the CPU would.
 //!
-//! In the order of use: `manifest` finds drivers, `loader` opens one, `instance` lists its devices, `select` picks one,
+//! In the order of use: the protocol's `manifest` finds drivers, `loader` opens one, `instance` lists its devices, `select` picks one,
 //! `device` opens it; `layout` says where rows lie, `memory` and `heap` find room, `upload` brings them there,
 //! `pipeline` makes shaders ready, `matrix` runs jobs.
 //!
@@ -11,6 +11,7 @@ use std::fs::File;
 use std::rc::Rc;
 use std::time::Instant;
 
+use twinband_protocol::manifest::{self, Manifest};
 use twinband_protocol::shm::{Activations, Shared};
 use twinband_protocol::{
     Device, Done, Driver, Fault, FaultCode, Job, Load, Loaded, Loader, Manifest as Listed, Open, Report,
@@ -20,7 +21,7 @@ use super::Backend;
 use crate::backend::vulkan::device::Gpu;
 use crate::backend::vulkan::fault::fault;
 use crate::backend::vulkan::instance::{Found, Instance};
-use crate::backend::vulkan::manifest::Manifest;
+
 use crate::backend::vulkan::matrix::Matrix;
 use crate::backend::vulkan::options::Options;
 use crate::backend::vulkan::pace::Pace;
@@ -34,7 +35,6 @@ mod heap;
 mod instance;
 mod layout;
 mod loader;
-mod manifest;
 mod matrix;
 mod memory;
 mod options;
@@ -126,12 +126,12 @@ pub fn probe(open: &Open) -> Report {
         Driver::Direct => {
             let manifests = manifests();
             report.manifests = manifests.iter().map(listed).collect();
-            directly(&manifests, &mut report.troubles)
+            looked_at(directly(&manifests), &mut report)
         }
         Driver::Manifest(path) => {
             let manifest = manifest::read(path.as_ref());
             report.manifests = vec![listed(&manifest)];
-            directly(&[manifest], &mut report.troubles)
+            looked_at(directly(&[manifest]), &mut report)
         }
     };
     report.devices = distinct(found).into_iter().map(|f| f.device.clone()).collect();
@@ -165,15 +165,15 @@ fn search(driver: &Driver) -> Result<Vec<Found>, Fault> {
         Driver::Direct => (manifests(), None),
         Driver::Manifest(path) => (vec![manifest::read(path.as_ref())], None),
     };
-    let mut troubles = Vec::new();
-    let found = directly(&listed, &mut troubles);
+    let Direct { found, troubles, absent } = directly(&listed);
     if !found.is_empty() {
         return Ok(found);
     }
-    let nothing = match (listed.is_empty(), troubles.is_empty()) {
-        (true, _) => "there is no Vulkan driver manifest".to_owned(),
-        (false, true) => "no Vulkan driver found a device".to_owned(),
-        (false, false) => troubles.join("; "),
+    let nothing = match (listed.is_empty(), troubles.is_empty(), absent.is_empty()) {
+        (true, ..) => "there is no Vulkan driver manifest".to_owned(),
+        (_, true, true) => "no Vulkan driver found a device".to_owned(),
+        (_, true, false) => format!("no Vulkan driver found a device: {}", absent.join("; ")),
+        (_, false, _) => troubles.join("; "),
     };
     // No driver is not a broken driver.
     let code = if troubles.is_empty() { FaultCode::NoDevice } else { FaultCode::Driver };
@@ -183,19 +183,33 @@ fn search(driver: &Driver) -> Result<Vec<Found>, Fault> {
     })
 }
 
-/// The devices of drivers reached without a loader. One that cannot be used costs a line in `troubles`, no more.
-fn directly(manifests: &[Manifest], troubles: &mut Vec<String>) -> Vec<Found> {
-    let mut found = Vec::new();
+/// What came of drivers that were reached without a loader.
+#[derive(Default)]
+struct Direct {
+    found: Vec<Found>,
+    /// What is wrong with some.
+    troubles: Vec<String>,
+    /// Why others found nothing, as far as they say. A driver without its hardware is no trouble.
+    absent: Vec<String>,
+}
+
+/// The devices of drivers reached without a loader. One that cannot be used costs a line, no more.
+fn directly(manifests: &[Manifest]) -> Direct {
+    let mut direct = Direct::default();
     for manifest in manifests {
         let entry = loader::direct(manifest).and_then(|entry| Instance::create(&entry));
         match entry.and_then(|i| i.devices()) {
-            Ok(devices) => found.extend(devices),
-            // A driver without its hardware is no trouble.
-            Err(fault) if fault.code == FaultCode::NoDevice => {}
-            Err(fault) => troubles.push(fault.text),
+            Ok(devices) => direct.found.extend(devices),
+            Err(fault) if fault.code == FaultCode::NoDevice => direct.absent.push(fault.text),
+            Err(fault) => direct.troubles.push(fault.text),
         }
     }
-    found
+    direct
+}
+
+fn looked_at(direct: Direct, report: &mut Report) -> Vec<Found> {
+    report.troubles.extend(direct.troubles.into_iter().chain(direct.absent));
+    direct.found
 }
 
 fn distinct(found: Vec<Found>) -> Vec<Found> {

@@ -1,5 +1,6 @@
 //! Driver manifests: the JSON files by which Vulkan drivers announce themselves, found and read as the system's loader
-//! would, and which of them are in a state that the loader stumbles over.
+//! would, and which of them are in a state that the loader stumbles over. Nothing of a driver runs here: the engine uses
+//! this to tell whether a driver has changed, the worker to reach it.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -13,17 +14,18 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// A manifest and the library it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Manifest {
+pub struct Manifest {
+    /// The manifest's file.
     pub path: PathBuf,
     /// As `dlopen` takes it, or what is wrong with the manifest.
     pub library: Result<PathBuf, String>,
 }
 
 /// Environment variables by name.
-pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+pub type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// Every manifest, in the loader's order, without those that the environment switches off.
-pub(super) fn all(env: Env<'_>) -> Vec<Manifest> {
+pub fn all(env: Env<'_>) -> Vec<Manifest> {
     let mut seen = HashSet::new();
     let paths = named(env).unwrap_or_else(|| found(env));
     paths.into_iter().filter(|p| enabled(p, env) && seen.insert(p.clone())).map(|p| read(&p)).collect()
@@ -92,7 +94,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 /// Reads one manifest.
-pub(super) fn read(path: &Path) -> Manifest {
+pub fn read(path: &Path) -> Manifest {
     Manifest { path: path.to_owned(), library: library(path) }
 }
 
@@ -119,6 +121,19 @@ fn library(path: &Path) -> Result<PathBuf, String> {
         Ok(_) => Ok(library),
         Err(e) => Err(format!("its library {}: {e}", library.display())),
     }
+}
+
+/// The file of a library, if it can be told without loading it: names without a folder are looked for where `dlopen`
+/// would in the usual case.
+pub fn library_file(library: &Path, env: Env<'_>) -> Option<PathBuf> {
+    if library.parent().is_some_and(|folder| !folder.as_os_str().is_empty()) {
+        return Some(library.to_owned());
+    }
+    let asked = env("LD_LIBRARY_PATH").map(|list| std::env::split_paths(&list).collect::<Vec<_>>());
+    let arch = std::env::consts::ARCH;
+    let usual = [format!("/lib/{arch}-linux-gnu"), format!("/usr/lib/{arch}-linux-gnu")].map(PathBuf::from);
+    let usual = usual.into_iter().chain(["/lib64", "/usr/lib64", "/lib", "/usr/lib"].map(PathBuf::from));
+    asked.into_iter().flatten().chain(usual).map(|folder| folder.join(library)).find(|file| file.is_file())
 }
 
 #[cfg(test)]
@@ -196,5 +211,20 @@ mod tests {
         let both = set(&[("VK_ICD_FILENAMES", "ROOT/x.json"), ("VK_DRIVER_FILES", "ROOT/d/vulkan/icd.d")]);
         assert_eq!(names(&both), ["a.json", "b.json"]);
         assert_eq!(names(&set(&[("VK_ADD_DRIVER_FILES", "ROOT/n.json")]))[0], "n.json");
+    }
+
+    #[test]
+    fn libraries_are_found_as_files() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = write(folder.path(), "libdriver.so", "");
+        let list = folder.path().as_os_str().to_owned();
+        let env = move |name: &str| (name == "LD_LIBRARY_PATH").then(|| list.clone());
+        assert_eq!(library_file(&file, &|_| None), Some(file.clone()));
+        assert_eq!(library_file(Path::new("libdriver.so"), &env), Some(file));
+        assert_eq!(library_file(Path::new("libdriver.so"), &|_| None), None);
+        // Every program has the C library, wherever it lies.
+        if cfg!(target_env = "gnu") {
+            assert!(library_file(Path::new("libc.so.6"), &|_| None).is_some());
+        }
     }
 }
