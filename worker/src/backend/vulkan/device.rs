@@ -4,7 +4,7 @@
 //! [`Gpu::failed`].
 #![allow(unsafe_code, reason = "calls Vulkan")]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -118,7 +118,7 @@ impl Gpu {
         let types = memory.memory_types.iter().take(memory.memory_type_count as usize);
         let memory = types.map(|t| t.property_flags).collect();
         let allocator = Allocator::new(&AllocatorCreateDesc {
-            instance: instance.raw.clone(),
+            instance: without_heap_sizes(&instance.raw),
             device: raw.clone(),
             physical_device: found.physical,
             debug_settings: AllocatorDebugSettings::default(),
@@ -214,6 +214,34 @@ impl Gpu {
         let seconds = PATIENCE.as_secs();
         Err(self.broken(FaultCode::DeviceLost, format!("the device has not answered for {seconds} s")))
     }
+}
+
+/// The instance as the allocator should see it. The allocator refuses what is larger than a heap says it is, without
+/// asking the driver; but some drivers report nothing or nonsense, so every heap is made to look as large as can be, and
+/// the driver decides.
+fn without_heap_sizes(instance: &ash::Instance) -> ash::Instance {
+    type Get = vk::PFN_vkGetPhysicalDeviceMemoryProperties;
+    thread_local! {
+        // Of the instance in use: a device is opened and its allocator made by one thread, one after the other.
+        static REAL: Cell<Option<Get>> = const { Cell::new(None) };
+    }
+
+    unsafe extern "system" fn get(
+        physical: vk::PhysicalDevice,
+        out: *mut vk::PhysicalDeviceMemoryProperties,
+    ) {
+        let Some(real) = REAL.get() else { return };
+        // SAFETY: the caller's arguments are handed on to the function that they are for.
+        unsafe { real(physical, out) };
+        // SAFETY: it has just been written.
+        unsafe { &mut *out }.memory_heaps.iter_mut().for_each(|heap| heap.size = vk::WHOLE_SIZE);
+    }
+
+    let mut functions = instance.fp_v1_0().clone();
+    REAL.set(Some(functions.get_physical_device_memory_properties));
+    functions.get_physical_device_memory_properties = get;
+    let (newer, newest) = (instance.fp_v1_1().clone(), instance.fp_v1_3().clone());
+    ash::Instance::from_parts_1_3(instance.handle(), functions, newer, newest)
 }
 
 impl Drop for Gpu {
