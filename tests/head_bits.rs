@@ -6,10 +6,13 @@ mod common;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use common::driver::{Software, drivers};
 use common::gpu::{LONG, worker};
+use common::tiny::Tiny;
+use serde_json::Value;
 use twinband::gpu::{
     Activations, Driver, Gpu, GpuOptions, HeadMatrix, Input as Job, Limits, Mode, Patience, State, TILE,
 };
@@ -267,5 +270,44 @@ fn large_heads_have_the_cpus_bits() {
             }
         }
         println!("{ty}: {}; {:.1?}", covered.join(", "), started.elapsed());
+    }
+}
+
+/// A file whose head is in the format that only we have: it is read, runs, and a device changes no bit.
+#[test]
+fn a_model_with_a_head_in_our_own_format() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (dim, vocab) = (256, 1003);
+    let format = format::of(GgmlType::Q4_0S).expect("a format that runs");
+    let mut head = weights(format, vocab, dim, &mut Random(7));
+    // Ordinary scales only: with huge ones every answer would be the same token.
+    for block in head.chunks_exact_mut(130) {
+        block[1] = block[1] & 0x83 | 0x1c;
+    }
+    let model = Tiny::new()
+        .n_vocab(vocab)
+        .with(|t| {
+            t.dim = dim as u64;
+            t.head_dim = 64;
+        })
+        .raw_tensor("output.weight", &[dim as u64, vocab as u64], GgmlType::Q4_0S, head)
+        .write(folder.path(), "q4_0s.gguf");
+    let run = |more: &[&str]| -> Value {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_twinband"));
+        command.arg("run").arg(&model).args(["the hello and", "--json", "--ignore-eos", "-n", "40"]);
+        command.args(["--threads", "2"]).args(more).env("XDG_CACHE_HOME", folder.path());
+        let output = command.stdin(Stdio::null()).output().expect("the program starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{more:?}: {text}");
+        serde_json::from_slice(&output.stdout).expect("one JSON value")
+    };
+    let cpu = run(&["--isa", "scalar"]);
+    assert_eq!(run(&[])["digest"], cpu["digest"]);
+    for driver in drivers() {
+        let (worker, manifest) = (worker(), driver.manifest.display().to_string());
+        let way = ["--worker", &worker.to_string_lossy(), "--vk-icd", &manifest];
+        let both = run(&[&["--gpu", "on", "--gpu-share", "0.5", "--verify", "full"], &way[..]].concat());
+        assert_eq!((&both["digest"], &both["text"]), (&cpu["digest"], &cpu["text"]), "{}", both["gpu"]);
+        assert!(both["gpu"]["jobs"].as_u64() >= Some(1), "{}: {}", driver.name, both["gpu"]);
     }
 }
