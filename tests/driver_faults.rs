@@ -204,7 +204,7 @@ fn a_driver_that_runs_out_of_memory_at_work() {
             let life = outcome.lives().next().unwrap_or_default();
             life.iter().skip_while(|s| *s != "job").filter(|s| *s == stage).count()
         };
-        assert!(at_work(&plain, "job") > 100, "{}: {:?}", driver.name, plain.jobs());
+        assert!(at_work(&plain, "job") >= 1, "{}: {:?}", driver.name, plain.jobs());
         assert_eq!(at_work(&plain, "alloc"), 0, "{}: {:?}", driver.name, plain.stages);
         // The upload makes one pool, the first job of a range of rows another.
         let both = place.run_in_time(&driver, "pool=fail@2", &ON);
