@@ -50,7 +50,7 @@ pub static GEOMETRIES: &[Geometry] = &[
         n_heads: 4,
         n_kv_heads: 2,
         head_dim: 64,
-        ctx: 4096,
+        ctx: 8192,
         qk_norm: true,
         bias: false,
         rope_base: 1e6,
