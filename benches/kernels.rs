@@ -48,7 +48,15 @@ fn setting<T: FromStr>(name: &str, default: T) -> T {
 /// Activations of several tokens in all forms.
 struct Activations {
     f32: Vec<f32>,
-    forms: [(ActBlock, Vec<i8>, Vec<f32>, Vec<i16>); 2],
+    forms: [Quantised; 2],
+}
+
+/// What [`Q8`] borrows.
+struct Quantised {
+    block: ActBlock,
+    codes: Vec<i8>,
+    scales: Vec<f32>,
+    sums: Vec<i16>,
 }
 
 impl Activations {
@@ -60,16 +68,21 @@ impl Activations {
             let (mut codes, mut scales) = (vec![0; n], vec![0.0; n / block.elements()]);
             let mut sums = vec![0; n / SUM];
             simd!(Isa::Scalar, s => quantize(s, block, &f32, &mut codes, &mut scales, &mut sums));
-            (block, codes, scales, sums)
+            Quantised { block, codes, scales, sums }
         });
         Self { f32, forms }
     }
 
     fn input(&self) -> Input<'_> {
-        let [b32, b256] = self
-            .forms
-            .each_ref()
-            .map(|(block, codes, scales, sums)| Some(Q8 { block: *block, n: COLS, codes, scales, sums }));
+        let [b32, b256] = self.forms.each_ref().map(|form| {
+            Some(Q8 {
+                block: form.block,
+                n: COLS,
+                codes: &form.codes,
+                scales: &form.scales,
+                sums: &form.sums,
+            })
+        });
         Input { f32: &self.f32, n: COLS, b32, b256 }
     }
 }

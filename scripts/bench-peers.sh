@@ -17,17 +17,20 @@ cache=${TWINBAND_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/twinband}
 say() { printf '%s\n' "$*" >&2; }
 usage() { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
+# What the peers are built with.
+tools() {
+  [ ! -x "$cache/peer-tools/bin/cmake" ] || return 0
+  "$root/scripts/setup.sh" build peer >&2
+  python3 -m venv "$cache/peer-tools"
+  "$cache/peer-tools/bin/pip" install --quiet --disable-pip-version-check cmake ninja scikit-build-core >&2
+}
+
 # fetch PACKAGE VERSION SHA256 FOLDER: unpacks vendor/FOLDER of the package's archive into $cache/FOLDER-VERSION.
 fetch() {
   local package=$1 version=$2 sha256=$3 folder=$4 home=$cache/$4-$2
-  [ -d "$home/source" ] && return
+  [ ! -d "$home/source" ] || return 0
   say "bench-peers: fetching $package $version into $home"
-  "$root/scripts/setup.sh" build peer >&2
   mkdir -p "$home"
-  [ -x "$cache/peer-tools/bin/cmake" ] || {
-    python3 -m venv "$cache/peer-tools"
-    "$cache/peer-tools/bin/pip" install --quiet --disable-pip-version-check cmake ninja scikit-build-core >&2
-  }
   # Asked for the package's metadata, its build system needs these tools to be found.
   PATH=$cache/peer-tools/bin:$PATH "$cache/peer-tools/bin/pip" download --quiet --disable-pip-version-check --no-deps \
     --no-binary :all: --no-build-isolation --dest "$home" "$package==$version" >&2
@@ -44,7 +47,7 @@ fetch() {
 build() {
   local home=$1 name=$2
   shift 2
-  [ -x "$home/$name/bin/llama-bench" ] && return
+  [ ! -x "$home/$name/bin/llama-bench" ] || return 0
   say "bench-peers: building $home/$name/bin/llama-bench"
   if ! {
     PATH=$cache/peer-tools/bin:$PATH cmake -S "$home/source" -B "$home/$name" -G Ninja -DCMAKE_BUILD_TYPE=Release \
@@ -59,12 +62,12 @@ build() {
 # peer NAME: builds it, and prints NAME=PROGRAM.
 peer() {
   local version home
+  tools
   case $1 in
     native | avx2)
       version=0.3.36
       home=$cache/llama.cpp-$version
-      [ -x "$home/$1/bin/llama-bench" ] ||
-        fetch llama-cpp-python $version 832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e llama.cpp
+      fetch llama-cpp-python $version 832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e llama.cpp
       local cpu=(-DGGML_NATIVE=ON)
       [ "$1" = native ] || cpu=(-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON)
       build "$home" "$1" -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_OPENSSL=OFF "${cpu[@]}"
@@ -73,8 +76,7 @@ peer() {
     ik)
       version=0.1.5
       home=$cache/ik_llama.cpp-$version
-      [ -x "$home/native/bin/llama-bench" ] ||
-        fetch ik-llama-cpp-python $version 33c67eb99e4dcab5e611050433243815709b8b3067753f9ce18375013cf002ad ik_llama.cpp
+      fetch ik-llama-cpp-python $version 33c67eb99e4dcab5e611050433243815709b8b3067753f9ce18375013cf002ad ik_llama.cpp
       build "$home" native -DLLAMA_BUILD_EXAMPLES=ON -DLLAMA_CURL=OFF -DGGML_NATIVE=ON
       printf '%s\n' "ik=$home/native/bin/llama-bench"
       ;;
