@@ -32,7 +32,7 @@ enum Sub {
 fn recipe(ty: GgmlType) -> Option<Recipe> {
     use GgmlType as T;
     let (scale_at, rms, minimum, sub) = match ty {
-        T::Q4_0 => (0, 4.637, None, Sub::None),
+        T::Q4_0 | T::Q4_0S => (0, 4.637, None, Sub::None),
         T::Q4_1 => (0, 4.61, Some((2, -7.5)), Sub::None),
         T::Q5_0 => (0, 9.247, None, Sub::None),
         T::Q5_1 => (0, 9.233, Some((2, -15.5)), Sub::None),
