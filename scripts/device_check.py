@@ -172,7 +172,7 @@ class Check:
                                          "--reps", "1", *args)
             if report is None:
                 self.bad.append(f"{name}, {label}: {said}")
-                rows.append([label, "FAILED"] + [""] * 7)
+                rows.append([label, "FAILED"] + [""] * 10)
                 continue
             self.keep(f"{name}-{label}", report)
             want = want or report["digest"]
@@ -184,9 +184,10 @@ class Check:
             split = next((line for line in said.splitlines() if "dual band" in line), "")
             split = split.replace("[gpu] dual band: ", "")
             rows.append([label, "yes" if equal else "NO", number(report["decode_tps"], 1), f"{gpu['share']:.3f}",
-                         gpu["jobs"], gpu["late"], gpu["mismatches"], gpu["state"], split])
-        table(f"Dual band, {name} (bench, {decode} tokens)",
-              ["share", "bits equal", "tok/s", "got", "jobs", "late", "wrong", "state", "split"], rows)
+                         gpu["jobs"], gpu["late"], gpu["mismatches"], *times(gpu["times"]), gpu["state"], split])
+        table(f"Dual band, {name} (bench, {decode} tokens; times in microseconds, medians; waiting as a part of the time)",
+              ["share", "bits equal", "tok/s", "got", "jobs", "late", "wrong", "job", "empty", "waiting", "state", "split"],
+              rows)
         text = ["run", path, "w1 w2", "--json", "-n", "16", "--temp", "0.8", "--seed", "7", "--ignore-eos"]
         cpu, said = self.twinband(*text)
         both, more = self.twinband(*text, "--gpu", "on", "--gpu-share", "0.5")
@@ -199,6 +200,14 @@ class Check:
 
 def number(value, digits=0):
     return "?" if value is None else f"{value:.{digits}f}"
+
+
+def times(jobs):
+    """A real job, an empty one, and the share of the decoding that was spent waiting."""
+    if jobs is None:
+        return ["", "", ""]
+    empty = jobs["empty_us"]
+    return [number(jobs["job_us"]["p50"]), number(empty and empty["p50"], 1), f"{100 * jobs['wait_share']:.0f} %"]
 
 
 def table(title, head, rows):

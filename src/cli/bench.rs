@@ -9,12 +9,12 @@ use std::hint::black_box;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use serde::Serialize;
 
-use super::gpu::GpuReport;
+use super::gpu::{GpuReport, Quantiles};
 use super::load::{self, Loaded};
 use super::options::{EngineOptions, positive};
 use super::report::{self, median};
@@ -28,6 +28,9 @@ use crate::tokenizer::Tokenizer;
 
 /// Tokens decoded between two looks at memory and Ctrl-C.
 const LOOK_INTERVAL: usize = 16;
+
+/// Jobs without rows that are timed at the end, where there is a GPU.
+const EMPTY_JOBS: usize = 200;
 
 /// Measure speed and memory
 #[derive(Debug, clap::Args)]
@@ -75,6 +78,8 @@ struct Rep {
     prefill_tps: f64,
     decode_tps: f64,
     ceiling_gbps: f64,
+    /// The part of the decoding that was spent waiting for a GPU.
+    wait_share: f64,
     digest: Digest,
 }
 
@@ -119,6 +124,11 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     let of = |value: fn(&Rep) -> f64| median(&reps.iter().map(value).collect::<Vec<_>>());
     let peak = memory::peak();
     let decode_tps = of(|rep| rep.decode_tps);
+    let mut gpu = GpuReport::new(model.engine.dual());
+    if let Some(times) = &mut gpu.times {
+        times.wait_share = Some(of(|rep| rep.wait_share));
+        times.empty_us = Quantiles::new(model.engine.gpu_round_trips(EMPTY_JOBS).into_iter());
+    }
     let report = Report {
         prefill_tps: of(|rep| rep.prefill_tps),
         decode_tps,
@@ -129,7 +139,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
         isa: model.engine.isa().name(),
         threads: model.engine.threads(),
         digest: reps.first().map(|rep| rep.digest).unwrap_or_default().to_string(),
-        gpu: GpuReport::new(model.engine.dual()),
+        gpu,
     };
     if args.json { report::json(&report) } else { print(&report, args) }
 }
@@ -162,6 +172,9 @@ fn print(report: &Report, args: &Args) -> anyhow::Result<()> {
         report::bytes(report.rss_peak_bytes)
     )?;
     writeln!(out, "engine   {}, {} threads, gpu {}", report.isa, report.threads, report.gpu.line())?;
+    if let Some(times) = &report.gpu.times {
+        writeln!(out, "{}", times.lines())?;
+    }
     writeln!(out, "digest   {}", report.digest)?;
     Ok(())
 }
@@ -185,7 +198,9 @@ fn measure(
     let prefill = start.elapsed();
     memory::sample();
     let mut digest = Digest::default();
-    let mut decode = std::time::Duration::ZERO;
+    let mut decode = Duration::ZERO;
+    let waited = |engine: &Engine<'_>| engine.dual().map_or(Duration::ZERO, |dual| dual.times().waited);
+    let before = waited(engine);
     for (n, id) in rest.iter().enumerate() {
         let start = Instant::now();
         engine.eval(&[*id])?;
@@ -204,6 +219,7 @@ fn measure(
         prefill_tps: rate(prompt.len(), prefill.as_secs_f64()),
         decode_tps: rate(rest.len(), decode.as_secs_f64()),
         ceiling_gbps: 0.0,
+        wait_share: (waited(engine) - before).as_secs_f64() / decode.as_secs_f64().max(1e-9),
         digest,
     })
 }

@@ -1,13 +1,17 @@
 //! The options that let a device take part, and what is told about it.
 
+use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Serialize;
 
 use super::Ui;
+use super::report::median;
 use crate::gpu::{Backend, Driver, GpuOptions, Mode, State};
 use crate::head::Engine;
 use crate::head::dual::{Dual, DualOptions, Verify};
+use crate::head::times::JobTime;
 
 /// Whether and how a GPU computes part of the output head. None of these can change a text.
 #[derive(Debug, Clone, clap::Args)]
@@ -129,6 +133,95 @@ pub struct GpuReport {
     pub restarts: u32,
     /// The last thing that went wrong.
     pub last_fault: Option<String>,
+    /// What the jobs cost; null if there were none.
+    pub times: Option<JobTimes>,
+}
+
+/// What the last jobs of a GPU cost (at most 1024 of them), in microseconds.
+#[derive(Debug, Clone, Serialize)]
+pub struct JobTimes {
+    /// From handing a job over to having its results.
+    pub job_us: Quantiles,
+    /// From submission to fence, as the worker measured it.
+    pub device_us: Quantiles,
+    /// What the head waited for when the CPU was done with its own rows.
+    pub wait_us: Quantiles,
+    /// A job without rows. Measured by `bench` only.
+    pub empty_us: Option<Quantiles>,
+    /// The part of the decoding that was spent waiting, from 0 to 1. Measured by `bench` only.
+    pub wait_share: Option<f64>,
+    /// The longest wait for an answer that came in time.
+    pub longest_wait_us: f64,
+    /// The longest wait for one that did not, and the deadline of that job, counted from its submission.
+    pub missed_wait_us: Option<f64>,
+    pub missed_deadline_us: Option<f64>,
+    /// The whole head on the CPU, the median.
+    pub cpu_head_us: f64,
+}
+
+/// The middle of some times, and what one in a hundred exceeds.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Quantiles {
+    pub p50: f64,
+    pub p99: f64,
+}
+
+impl Quantiles {
+    /// Of times; `None` of none.
+    pub fn new(times: impl Iterator<Item = Duration>) -> Option<Self> {
+        let mut us: Vec<f64> = times.map(micros).collect();
+        us.sort_by(f64::total_cmp);
+        let p99 = *us.get(us.len() * 99 / 100)?;
+        Some(Self { p50: median(&us), p99 })
+    }
+}
+
+impl Display for Quantiles {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2} ms ({:.2})", self.p50 / 1e3, self.p99 / 1e3)
+    }
+}
+
+fn micros(time: Duration) -> f64 {
+    // Nanoseconds tell nothing here.
+    (1e7 * time.as_secs_f64()).round() / 10.0
+}
+
+impl JobTimes {
+    fn new(dual: &Dual) -> Option<Self> {
+        let times = dual.times();
+        let of = |part: fn(&JobTime) -> Duration| Quantiles::new(times.jobs().iter().map(part));
+        Some(Self {
+            job_us: of(|job| job.total)?,
+            device_us: of(|job| job.device)?,
+            wait_us: of(|job| job.wait)?,
+            empty_us: None,
+            wait_share: None,
+            longest_wait_us: micros(times.longest),
+            missed_wait_us: times.missed.map(|(wait, _)| micros(wait)),
+            missed_deadline_us: times.missed.map(|(_, deadline)| micros(deadline)),
+            cpu_head_us: micros(dual.cpu_head()),
+        })
+    }
+
+    /// In words, for `bench` and `--stats`: two lines.
+    pub fn lines(&self) -> String {
+        let empty = self.empty_us.map_or(String::new(), |us| format!(", an empty job {us}"));
+        let share =
+            self.wait_share.map_or(String::new(), |share| format!(", {:.0} % of the time", 100.0 * share));
+        let missed = match (self.missed_wait_us, self.missed_deadline_us) {
+            (Some(wait), Some(deadline)) => {
+                format!(", in vain {:.1} ms with a deadline of {:.1} ms", wait / 1e3, deadline / 1e3)
+            }
+            _ => String::new(),
+        };
+        let (longest, head) = (self.longest_wait_us / 1e3, self.cpu_head_us / 1e3);
+        format!(
+            "jobs     {}, on the device {}{empty}: medians (p99)\nwaiting  {} a token{share}; at most {longest:.1} \
+             ms{missed}; the CPU's whole head takes {head:.1} ms",
+            self.job_us, self.device_us, self.wait_us
+        )
+    }
 }
 
 impl GpuReport {
@@ -150,6 +243,7 @@ impl GpuReport {
             mismatches: status.mismatches,
             restarts: status.restarts,
             last_fault: status.last_fault.clone(),
+            times: JobTimes::new(dual),
         }
     }
 
@@ -157,13 +251,23 @@ impl GpuReport {
     pub fn line(&self) -> String {
         let Some(device) = &self.device else { return self.mode.to_owned() };
         let share = 100.0 * self.share;
-        format!("{} ({device}, {share:.0} % of the head, {} jobs, {} late)", self.mode, self.jobs, self.late)
+        let fault = self.last_fault.as_ref().map_or(String::new(), |fault| format!("; last fault: {fault}"));
+        let (mode, jobs, late) = (self.mode, self.jobs, self.late);
+        format!("{mode} ({device}, {share:.0} % of the head, {jobs} jobs, {late} late{fault})")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quantiles() {
+        let of = |n: u64| Quantiles::new((1..=n).rev().map(Duration::from_micros));
+        assert!(of(0).is_none());
+        let pairs = [1, 2, 100, 1000].map(|n| of(n).map(|q| (q.p50, q.p99)));
+        assert_eq!(pairs, [Some((1.0, 1.0)), Some((1.5, 2.0)), Some((50.5, 100.0)), Some((500.5, 991.0))]);
+    }
 
     #[test]
     fn shares_are_parts_of_a_whole() {

@@ -51,6 +51,7 @@ impl<'a> Run<'a> {
 pub fn stats(answer: &Answer, engine: &Engine<'_>) -> String {
     let memory = memory::peak();
     let timing = &answer.timing;
+    let gpu = GpuReport::new(engine.dual());
     let mut lines = vec![
         format!(
             "prompt   {} tokens, {} evaluated at {:.1} tok/s",
@@ -70,13 +71,9 @@ pub fn stats(answer: &Answer, engine: &Engine<'_>) -> String {
             bytes(memory.anon),
             bytes(memory.total)
         ),
-        format!(
-            "engine   {}, {} threads, gpu {}",
-            engine.isa().name(),
-            engine.threads(),
-            GpuReport::new(engine.dual()).line()
-        ),
+        format!("engine   {}, {} threads, gpu {}", engine.isa().name(), engine.threads(), gpu.line()),
     ];
+    lines.extend(gpu.times.map(|times| times.lines()));
     if answer.reused > 0 {
         lines.insert(1, format!("reused   {} tokens of the prompt", answer.reused));
     }

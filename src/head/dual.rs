@@ -10,11 +10,14 @@
 use std::time::{Duration, Instant};
 
 use super::Head;
+use super::patience::{FIRST_JOBS, Job};
 use super::split::{Calibration, Step, Watch, forced_rows, median};
+use super::times::{JobTime, Times};
 use super::verify::{Checksum, full_compare_due, rows_to_check};
-use crate::gpu::{self, Activations, Gpu, GpuOptions, HeadMatrix, Mode, State, Status, Store, TILE};
+use crate::gpu::{self, Activations, Gpu, GpuOptions, HeadMatrix, Lost, Mode, State, Status, Store, TILE};
 use crate::kernel::format::ActBlock;
 use crate::kernel::op::matmul::Input;
+use crate::kernel::op::quantize::SUM;
 use crate::kernel::par::Team;
 use crate::model::{EvalError, Model};
 
@@ -46,18 +49,12 @@ pub struct Unusable {
     cause: String,
 }
 
-/// The least time a device is given for a job.
-const MIN_PATIENCE: Duration = Duration::from_millis(20);
-/// The time for the first jobs, which may find caches cold and clocks low.
-const FIRST_PATIENCE: Duration = Duration::from_millis(250);
-/// The time for the first jobs with a share that was asked for: it may be a software device.
-const FORCED_PATIENCE: Duration = Duration::from_secs(5);
-/// How many jobs are first ones.
-const FIRST_JOBS: u64 = 4;
 /// Times that are remembered.
 const WINDOW: usize = 16;
 /// What a job costs besides the device's own time, at most.
 const ROUND_TRIP: Duration = Duration::from_micros(100);
+/// The longest wait for a job without rows, which is made only to measure it.
+const EMPTY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Who is told what becomes of the device, a line at a time.
 pub type Notify = Box<dyn FnMut(&str)>;
@@ -72,9 +69,14 @@ pub struct Dual {
     /// Made when there is a device worth verifying.
     checksum: Option<Checksum>,
     calibration: Option<Calibration>,
-    /// The restart that the calibration belongs to.
+    /// The restart that the calibration and these belong to.
     restart: u32,
     settled: bool,
+    /// The cut to report, once there are times to report with it.
+    unreported: Option<usize>,
+    /// Jobs that this worker has answered in time, and whether its last answer was late.
+    answered: u64,
+    late: bool,
     watch: Watch,
     /// Rows of the device with the last token.
     rows: usize,
@@ -83,6 +85,7 @@ pub struct Dual {
     /// Seconds of a row on the CPU, and of a row on the device, of the last tokens.
     cpu_row: Vec<f64>,
     device_row: Vec<f64>,
+    times: Times,
     notify: Notify,
     check: Vec<usize>,
     band: Vec<f32>,
@@ -116,11 +119,15 @@ impl Dual {
             calibration: None,
             restart: 0,
             settled: false,
+            unreported: None,
+            answered: 0,
+            late: false,
             watch: Watch::new(),
             rows: 0,
             tokens: 0,
             cpu_row: Vec::new(),
             device_row: Vec::new(),
+            times: Times::default(),
             notify,
             check: Vec::new(),
             band: Vec::new(),
@@ -148,6 +155,36 @@ impl Dual {
     /// The device's share of the rows with the last token.
     pub fn share(&self) -> f64 {
         self.rows as f64 / self.vocab.max(1) as f64
+    }
+
+    /// What the jobs cost.
+    pub fn times(&self) -> &Times {
+        &self.times
+    }
+
+    /// The CPU's time for the whole head, from the last tokens; zero if there were none.
+    pub fn cpu_head(&self) -> Duration {
+        seconds(median(&self.cpu_row) * self.vocab as f64)
+    }
+
+    /// The times of up to `n` jobs without rows: what a job costs that computes nothing. None where there is no worker.
+    pub fn round_trips(&mut self, n: usize, model: &Model<'_>) -> Vec<Duration> {
+        let first = self.gpu.poll(Instant::now()).rows.start;
+        let cols = model.config.dim;
+        let (zeros, codes, sums) = (vec![0.0; cols], vec![0; cols], vec![0; cols / SUM]);
+        let input = match model.weights.output.w.format().act() {
+            None => gpu::Input::F32(&zeros),
+            Some(block) => {
+                gpu::Input::Q8 { codes: &codes, scales: &zeros[..cols / block.elements()], sums: &sums }
+            }
+        };
+        let mut times = Vec::new();
+        while times.len() < n {
+            let Some(ticket) = self.gpu.submit(&input, first..first) else { break };
+            let Ok(done) = self.gpu.wait(ticket, Instant::now() + EMPTY_PATIENCE, &mut []) else { break };
+            times.push(done.total);
+        }
+        times
     }
 
     /// Whether devices were to be used.
@@ -193,9 +230,14 @@ impl Dual {
         let mut finite = own.is_empty() || head.band(model, team, hidden, 0..first, own);
         let cpu = started.elapsed();
         remember(&mut self.cpu_row, cpu, first);
-        let deadline = started + self.patience();
-        let answer = self.gpu.wait(ticket, deadline, device);
+        let patience = self.patience();
+        let answer = self.gpu.wait(ticket, started + patience, device);
         let whole = started.elapsed();
+        let wait = whole.saturating_sub(cpu);
+        let times = answer.as_ref().ok().map(|d| JobTime { total: d.total, device: d.device, wait });
+        self.times.record(wait, patience, times);
+        self.answered += u64::from(answer.is_ok());
+        self.late = matches!(answer, Err(Lost::Late { .. }));
         let right = match &answer {
             Ok(_) => self.verify(head, model, team, hidden, device),
             Err(_) => false,
@@ -210,6 +252,7 @@ impl Dual {
             remember(&mut self.device_row, time, self.rows);
         }
         self.took(whole, Some((cpu, device)));
+        self.report();
         self.tell();
         done(finite, position)
     }
@@ -224,6 +267,12 @@ impl Dual {
         if !matches!(state, State::Calibrating | State::Ready) || loaded.is_empty() {
             return 0;
         }
+        if self.restart != restarts {
+            self.restart = restarts;
+            self.settled = false;
+            self.calibration = None;
+            (self.answered, self.late) = (0, false);
+        }
         let w = &model.weights.output.w;
         let checksum = self.checksum.get_or_insert_with(|| Checksum::new(w, TILE as usize));
         // A sixty-fourth with every token, so that no token waits for it.
@@ -235,9 +284,7 @@ impl Dual {
             }
             forced_rows(self.vocab, tile, share, most)
         } else {
-            if self.calibration.is_none() || self.restart != restarts {
-                self.restart = restarts;
-                self.settled = false;
+            if self.calibration.is_none() {
                 let known = self.store.load::<usize>("split", &self.key());
                 self.calibration = Some(match known {
                     Some(rows) => Calibration::known(self.vocab, tile, most, rows),
@@ -273,15 +320,27 @@ impl Dual {
     fn settle(&mut self, rows: usize) {
         self.settled = true;
         self.gpu.calibrated();
-        if self.options.gpu.verbose {
-            let (cut, vocab) = (self.vocab - rows, self.vocab);
-            let times = self.calibration.as_ref().and_then(Calibration::rates).map_or(String::new(), |r| {
-                let (tc, tg) = (1e3 * r.cpu_row * vocab as f64, 1e3 * r.device(vocab));
+        self.unreported = self.options.gpu.verbose.then_some(rows);
+        self.report();
+    }
+
+    /// Reports the cut with the times of whole heads: those it was made by, or those of the first jobs.
+    fn report(&mut self) {
+        let Some(rows) = self.unreported else { return };
+        let (cut, vocab) = (self.vocab - rows, self.vocab);
+        let rates = self.calibration.as_ref().and_then(Calibration::rates);
+        let times = match rates.map(|r| (r.cpu_row * vocab as f64, r.device(vocab))) {
+            Some((tc, tg)) => format!(" tc={:.2}ms tg={:.2}ms", 1e3 * tc, 1e3 * tg),
+            None if rows == 0 => String::new(),
+            None if self.answered < FIRST_JOBS => return,
+            None => {
+                let (tc, tg) = (self.cpu_ms(vocab), 1e3 * median(&self.device_row) * vocab as f64);
                 format!(" tc={tc:.2}ms tg={tg:.2}ms")
-            });
-            let verdict = if rows == 0 { ": the device is no faster, the CPU computes all" } else { "" };
-            (self.notify)(&format!("[gpu] dual band: cpu=[0..{cut}) gpu=[{cut}..{vocab}){times}{verdict}"));
-        }
+            }
+        };
+        let verdict = if rows == 0 { ": the device is no faster, the CPU computes all" } else { "" };
+        (self.notify)(&format!("[gpu] dual band: cpu=[0..{cut}) gpu=[{cut}..{vocab}){times}{verdict}"));
+        self.unreported = None;
     }
 
     fn key(&self) -> Vec<String> {
@@ -298,17 +357,15 @@ impl Dual {
 
     /// How long the device is waited for, from the submission on.
     fn patience(&self) -> Duration {
-        let forced = self.options.share.is_some();
-        let by_cpu = Duration::from_secs_f64(4e-3 * self.cpu_ms(self.rows));
-        let mut patience = by_cpu.max(MIN_PATIENCE);
-        if self.tokens < FIRST_JOBS {
-            patience = patience.max(if forced { FORCED_PATIENCE } else { FIRST_PATIENCE });
-        } else if forced {
-            // Somebody wants this device to take part although it is slow.
-            let own = 4.0 * median(&self.device_row) * self.rows as f64;
-            patience = patience.max(Duration::from_secs_f64(own));
-        }
-        patience
+        let rows = self.rows as f64;
+        let job = Job {
+            answered: self.answered,
+            late: self.late,
+            forced: self.options.share.is_some(),
+            cpu: seconds(median(&self.cpu_row) * rows),
+            device: seconds(median(&self.device_row) * rows),
+        };
+        job.patience()
     }
 
     /// Whether the device's products (`out`, of the last rows) are what the CPU computes. If not, the device is dropped.
@@ -410,6 +467,11 @@ impl Dual {
 
 fn done(finite: bool, position: usize) -> Result<(), EvalError> {
     if finite { Ok(()) } else { Err(super::non_finite(position, "a logit")) }
+}
+
+/// Seconds as a duration; nothing measured can be too long for one.
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
 fn difference(row: usize, got: f32, want: f32) -> String {

@@ -97,6 +97,11 @@ impl<'f> Engine<'f> {
         self.dual.as_ref()
     }
 
+    /// The times of up to `n` jobs that compute nothing, see [`Dual::round_trips`].
+    pub fn gpu_round_trips(&mut self, n: usize) -> Vec<std::time::Duration> {
+        self.dual.as_mut().map_or_else(Vec::new, |dual| dual.round_trips(n, &self.model))
+    }
+
     /// The model.
     pub fn model(&self) -> &Model<'f> {
         &self.model

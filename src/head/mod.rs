@@ -2,7 +2,9 @@
 
 pub mod dual;
 mod engine;
+mod patience;
 pub mod split;
+pub mod times;
 pub mod verify;
 
 pub use engine::{Engine, EngineError, EngineOptions};

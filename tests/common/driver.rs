@@ -126,19 +126,20 @@ pub struct Place {
 impl Place {
     /// With a head in Q4_0 or Q8_0.
     pub fn new(head_q8: bool) -> Self {
+        let encoded = move |t: &_| if head_q8 { encode::q8_0(t) } else { encode::q4_0(t) };
+        let tiny = Tiny::new().n_vocab(1003).tied().with(|t| t.context = 4096).format(encoded);
+        let mut place = Self::of(|dir| tiny.write(dir, "tiny.gguf"));
+        place.cpu = place.finish(place.command(&[])).json;
+        place
+    }
+
+    /// With a model of one's own; what the CPU makes of it is to be filled in.
+    pub fn of(model: impl FnOnce(&Path) -> PathBuf) -> Self {
         static TURN: Mutex<()> = Mutex::new(());
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().expect("a folder");
-        let encoded = move |t: &_| if head_q8 { encode::q8_0(t) } else { encode::q4_0(t) };
-        let model = Tiny::new()
-            .n_vocab(1003)
-            .tied()
-            .with(|t| t.context = 4096)
-            .format(encoded)
-            .write(dir.path(), "tiny.gguf");
-        let mut place = Self { _turn, dir, model, cpu: Value::Null };
-        place.cpu = place.finish(place.command(&[])).json;
-        place
+        let model = model(dir.path());
+        Self { _turn, dir, model, cpu: Value::Null }
     }
 
     /// A new folder for a cache and a log. The worker is told apart by the name in its environment.
