@@ -18,8 +18,7 @@ const TOKENS: [&str; 2] = ["-n", "200"];
 const GREEDY: [&str; 2] = ["--temp", "0"];
 const SAMPLED: [&str; 4] = ["--temp", "0.8", "--seed", "7"];
 
-/// A share so small that a software driver costs next to nothing. Its rows are uploaded with one wait, so that the job of
-/// token N is at wait N + 1.
+/// A share so small that a software driver costs next to nothing.
 const SMALL: [&str; 4] = ["--gpu", "on", "--gpu-share", "0.005"];
 
 /// The models that there are: name and a place to run it.
@@ -102,12 +101,6 @@ fn another_driver_gives_the_same_text() {
     }
 }
 
-/// The jobs that the first worker was given: its waits but for the one of the upload.
-fn jobs_of_the_first(stages: &[String]) -> usize {
-    let first = stages.iter().skip(1).take_while(|stage| *stage != "init");
-    first.filter(|stage| *stage == "wait").count() - 1
-}
-
 /// Sends a signal to the worker as soon as it has the job of token `at`.
 fn signalled(place: &Place, driver: &Software, name: &str, at: usize) -> Outcome {
     let dir = place.fresh();
@@ -116,8 +109,8 @@ fn signalled(place: &Place, driver: &Software, name: &str, at: usize) -> Outcome
         let command = place.with(driver, &dir, "", &[&SMALL[..], &TOKENS, &["-v"]].concat());
         let run = scope.spawn(|| place.finish(command));
         let started = Instant::now();
-        let waits = || fs::read_to_string(&log).map_or(0, |text| text.matches("wait\n").count());
-        while waits() < at + 1 && !run.is_finished() {
+        let jobs = || fs::read_to_string(&log).map_or(0, |text| text.matches("job\n").count());
+        while jobs() < at && !run.is_finished() {
             assert!(started.elapsed() < LONG, "it does not get to token {at}");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -139,12 +132,12 @@ fn no_fault_changes_the_text_of_a_real_model() {
                 let what = format!("{name}, {fault} at token {at}");
                 let both = match fault {
                     "lost" | "corrupt" => {
-                        let order = format!("wait={fault}@{}", at + 1);
+                        let order = format!("job={fault}@{at}");
                         place.run(&driver, &order, &[&SMALL[..], &TOKENS, &["-v"]].concat())
                     }
                     signal => signalled(&place, &driver, signal, at),
                 };
-                let first = jobs_of_the_first(&both.stages);
+                let first = both.jobs().first().map_or(0, |jobs| *jobs as usize);
                 tell(&format!("{what} (the first worker had {first} jobs)"), &both);
                 place.same(&both, &what);
                 let gpu = both.gpu();
@@ -210,7 +203,7 @@ fn the_longest_gap_when_the_device_hangs() {
                 (gaps, said)
             };
             let (usual, _) = run("");
-            let (with_fault, said) = run("wait=hang@30");
+            let (with_fault, said) = run("job=hang@30");
             let waiting = said.lines().find(|line| line.starts_with("waiting")).unwrap_or_default();
             let number = |after: &str| {
                 let rest = waiting.split_once(after).map_or("", |(_, rest)| rest);
