@@ -100,6 +100,8 @@ impl Head {
             Q8 {
                 block,
                 n: dim,
+                stored: 1,
+                terms: 1,
                 codes: &self.codes[..n],
                 scales: &self.scales[..blocks],
                 sums: &self.sums[..n / SUM],

@@ -71,25 +71,25 @@ type Quantised = (ActBlock, Vec<i8>, Vec<f32>, Vec<i16>);
 struct Acts {
     f32: Vec<f32>,
     n: usize,
+    /// Terms of each token; the last ones are of other numbers than `f32`.
+    terms: usize,
     q: Vec<Quantised>,
 }
 
 impl Acts {
-    fn new(n: usize, tokens: usize) -> Self {
-        let f32 = activations(n, tokens);
+    fn new(n: usize, tokens: usize, terms: usize) -> Self {
+        let all = activations(n, tokens * terms);
         let mut q = Vec::new();
         for block in [ActBlock::B32, ActBlock::B256] {
             if n.is_multiple_of(block.elements()) {
-                let (mut c, mut d, mut s) = (
-                    vec![0; n * tokens],
-                    vec![0.0; n * tokens / block.elements()],
-                    vec![0; n * tokens / SUM],
-                );
-                crate::simd!(Isa::Scalar, v => quantize(v, block, &f32, &mut c, &mut d, &mut s));
+                let (mut c, mut d, mut s) =
+                    (vec![0; all.len()], vec![0.0; all.len() / block.elements()], vec![0; all.len() / SUM]);
+                crate::simd!(Isa::Scalar, v => quantize(v, block, &all, &mut c, &mut d, &mut s));
                 q.push((block, c, d, s));
             }
         }
-        Self { f32, n, q }
+        let f32 = all[..n * tokens].to_vec();
+        Self { f32, n, terms, q }
     }
 
     fn input(&self) -> Input<'_> {
@@ -97,6 +97,8 @@ impl Acts {
             self.q.iter().find(|q| q.0 == want).map(|(block, codes, scales, sums)| Q8 {
                 block: *block,
                 n: self.n,
+                stored: self.terms,
+                terms: self.terms,
                 codes,
                 scales,
                 sums,
@@ -124,8 +126,10 @@ fn fast_products_equal_the_definition_for_every_shape() {
             for start in [0, bytes.len().saturating_sub(len) / per_row(1) * per_row(1)] {
                 let Some(part) = bytes.get(start..start + len) else { continue };
                 let w = Matrix::new(format, part, rows, n).expect("a matrix");
-                for tokens in [1, 2, 3, 4, 5, 7, 8, 9, 13] {
-                    let acts = Acts::new(n, tokens);
+                for (tokens, terms) in
+                    [1, 2, 3, 4, 5, 7, 8, 9, 13, 31].into_iter().flat_map(|t| [(t, 1), (t, 2)])
+                {
+                    let acts = Acts::new(n, tokens, terms);
                     for exact in [false, true] {
                         let want = product(Isa::Scalar, exact, w, &acts);
                         for isa in Isa::all() {
@@ -134,7 +138,7 @@ fn fast_products_equal_the_definition_for_every_shape() {
                             assert_eq!(
                                 wrong,
                                 None,
-                                "{} {rows}x{n} by {tokens}, {isa:?}, exact {exact}: {:?} {:?}",
+                                "{} {rows}x{n} by {tokens} of {terms}, {isa:?}, exact {exact}: {:?} {:?}",
                                 format.ty,
                                 wrong.map(|i| want[i]),
                                 wrong.map(|i| got[i])
@@ -156,7 +160,7 @@ fn float_rows_may_have_any_length() {
             let rows = 6;
             let part = &bytes[..rows * format.geometry().row_bytes(n).expect("any length")];
             let w = Matrix::new(format, part, rows, n).expect("a matrix");
-            let acts = Acts::new(n, 3);
+            let acts = Acts::new(n, 3, 1);
             let want = product(Isa::Scalar, false, w, &acts);
             for isa in Isa::all() {
                 let got = product(isa, false, w, &acts);
@@ -175,7 +179,7 @@ fn one_token_of_many_has_the_bits_it_has_alone() {
         let len = format.geometry().row_bytes(n).expect("whole blocks") * rows;
         let w = Matrix::new(format, &bytes[..len], rows, n).expect("a matrix");
         let tokens = 6;
-        let acts = Acts::new(n, tokens);
+        let acts = Acts::new(n, tokens, 1);
         for isa in Isa::all() {
             let many = product(isa, false, w, &acts);
             for t in 0..tokens {
@@ -190,7 +194,7 @@ fn one_token_of_many_has_the_bits_it_has_alone() {
                         s[t * ns..][..ns].to_vec(),
                     ));
                 }
-                let alone = product(isa, false, w, &Acts { f32: cut(&acts.f32), n, q });
+                let alone = product(isa, false, w, &Acts { f32: cut(&acts.f32), n, terms: 1, q });
                 assert!(
                     alone.iter().zip(&many[t * rows..]).all(|(&a, &m)| same(a, m)),
                     "{} {isa:?}",
@@ -210,9 +214,9 @@ fn the_scalar_product_means_the_decoded_weights() {
         let block = format.geometry().block;
         let n = q8.block.elements().max(block);
         let row_bytes = format.geometry().row_bytes(n).expect("whole blocks");
-        let acts = Acts::new(n, 1);
+        let acts = Acts::new(n, 1, 1);
         let input = acts.input();
-        let x = if q8.block == ActBlock::B32 { input.b32 } else { input.b256 }.expect("activations").row(0);
+        let x = if q8.block == ActBlock::B32 { input.b32 } else { input.b256 }.expect("activations").vector(0);
         for row in bytes.chunks_exact(row_bytes) {
             let mut w = vec![0.0; n];
             (format.decode)(row, &mut w);

@@ -36,7 +36,7 @@ pub fn forward(
             m.sync();
             p.linear(m, &l.q, &b.xn, &b.q);
             p.linear(m, &l.k, &b.xn, &b.k);
-            p.linear_refined(m, &l.v, &b.xn, &b.v_rest, &b.v);
+            p.linear_refined(m, &l.v, &b.xn, &b.v);
             m.sync();
             p.rotate(m, i, l);
             m.sync();
@@ -57,7 +57,7 @@ pub fn forward(
             m.sync();
             p.quantize(m, &b.h, i, Place::Ffn);
             m.sync();
-            p.linear_refined(m, &l.down, &b.h, &b.y_rest, &b.y);
+            p.linear_refined(m, &l.down, &b.h, &b.y);
             m.sync();
             p.add(m, l.post_ffn_norm.as_deref());
         }

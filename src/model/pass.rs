@@ -8,7 +8,6 @@ use super::kv::Span;
 use super::state::Lent;
 use super::weights::{Layer, Linear};
 use super::{Config, Model};
-use crate::kernel::format::Matrix;
 use crate::kernel::isa::Isa;
 use crate::kernel::op::activation::{geglu, swiglu};
 use crate::kernel::op::finite::all_finite;
@@ -16,7 +15,7 @@ use crate::kernel::op::map::{add, scale};
 use crate::kernel::op::matmul::{Input, ROW_UNIT, matmul};
 use crate::kernel::op::rmsnorm::rms_norm;
 use crate::kernel::op::rope::rotate;
-use crate::kernel::par::{Cols, Member, Shared};
+use crate::kernel::par::{Member, Shared};
 use crate::simd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -125,50 +124,26 @@ impl Pass<'_> {
 
     /// The int8 forms of an input, and the check that it is finite.
     pub fn quantize(&self, m: &Member<'_>, x: &SharedActs<'_>, layer: usize, place: Place) {
-        let rest = matches!(place, Place::AttnInput | Place::Ffn);
-        x.quantize(m, self.isa, rest, |t| self.faults.report(layer, place, t));
+        let refine = matches!(place, Place::AttnInput | Place::Ffn);
+        x.quantize(m, self.isa, refine, |t| self.faults.report(layer, place, t));
     }
 
     /// `to = x W^T`, scaled and biased, for this member's rows of `W`.
     pub fn linear(&self, m: &Member<'_>, l: &Linear<'_>, x: &SharedActs<'_>, to: &Shared<'_, f32>) {
-        self.finish_linear(l, self.product(m, l.w, &x.input(m), to));
+        self.product(m, l, &x.input(m, false), to);
     }
 
     /// The same with what int8 lost of the input multiplied too, for products whose error goes straight into the residual
-    /// stream: those of q and k only shift weights that are normalised again. `rest` is scratch.
-    pub fn linear_refined(
-        &self,
-        m: &Member<'_>,
-        l: &Linear<'_>,
-        x: &SharedActs<'_>,
-        rest: &Shared<'_, f32>,
-        to: &Shared<'_, f32>,
-    ) {
-        let mut out = self.product(m, l.w, &x.input(m), to);
-        if !self.exact && l.w.format().act().is_some_and(|block| x.keeps_rest(block)) {
-            let mut rest = self.product(m, l.w, &x.rest(m), rest);
-            for t in 0..out.height() {
-                simd!(self.isa, s => add(s, out.row(t), rest.row(t)));
-            }
-        }
-        self.finish_linear(l, out);
+    /// stream: those of q and k only shift weights that are normalised again.
+    pub fn linear_refined(&self, m: &Member<'_>, l: &Linear<'_>, x: &SharedActs<'_>, to: &Shared<'_, f32>) {
+        self.product(m, l, &x.input(m, true), to);
     }
 
-    fn product<'m>(
-        &self,
-        m: &'m Member<'_>,
-        w: Matrix<'_>,
-        x: &Input<'_>,
-        to: &'m Shared<'_, f32>,
-    ) -> Cols<'m, f32> {
+    fn product(&self, m: &Member<'_>, l: &Linear<'_>, x: &Input<'_>, to: &Shared<'_, f32>) {
         let mut out = to.cols(m, ROW_UNIT);
         for worker in self.bufs.workers.rows(m).data() {
-            matmul(self.isa, self.exact, w, x, &mut out, &mut worker.scratch);
+            matmul(self.isa, self.exact, l.w, x, &mut out, &mut worker.scratch);
         }
-        out
-    }
-
-    fn finish_linear(&self, l: &Linear<'_>, mut out: Cols<'_, f32>) {
         let rows = out.range();
         for t in 0..out.height() {
             l.finish(self.isa, out.row(t), rows.clone());

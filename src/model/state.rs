@@ -70,11 +70,11 @@ struct Sizes {
 /// The int8 forms of each input.
 struct Forms {
     x: Blocks,
-    /// Of what the forms lose, for values and for the feed-forward block's output.
-    x_rest: Blocks,
+    /// Those with a second term, for values and for the feed-forward block's output.
+    x_refined: Blocks,
     att: Blocks,
     h: Blocks,
-    h_rest: Blocks,
+    h_refined: Blocks,
 }
 
 impl Sizes {
@@ -95,11 +95,11 @@ impl Sizes {
             row: config.dim.max(config.hidden_dim).max(config.att_dim()),
             forms: Forms {
                 x: readers(weights, o.exact, |l| vec![l.q.w, l.k.w, l.v.w, l.gate.w, l.up.w]),
-                x_rest: readers(weights, o.exact, |l| vec![l.v.w]),
+                x_refined: readers(weights, o.exact, |l| vec![l.v.w]),
                 att: readers(weights, o.exact, |l| vec![l.o.w]),
                 h: readers(weights, o.exact, |l| vec![l.down.w]),
                 // A scale shared by 256 numbers with a few large ones among them loses too much; one shared by 32 does not.
-                h_rest: readers(weights, o.exact, |l| vec![l.down.w])
+                h_refined: readers(weights, o.exact, |l| vec![l.down.w])
                     .map(|block| block.filter(|&block| block == ActBlock::B256)),
             },
         }
@@ -107,12 +107,12 @@ impl Sizes {
 
     /// Bytes of [`Buffers`] and the hidden vectors.
     fn bytes(&self, o: &StateOptions) -> usize {
-        let token = 4 * self.dim + self.q + self.k + 2 * self.v + self.hidden + self.ropes * self.n_rot;
+        let token = 3 * self.dim + self.q + self.k + self.v + self.hidden + self.ropes * self.n_rot;
         let thread = self.scores + matmul::Scratch::floats(self.row, o.exact);
         o.batch * token * size_of::<f32>()
-            + Acts::bytes(self.dim, o.batch, self.forms.x, self.forms.x_rest)
+            + Acts::bytes(self.dim, o.batch, self.forms.x, self.forms.x_refined)
             + Acts::bytes(self.att, o.batch, self.forms.att, [None, None])
-            + Acts::bytes(self.hidden, o.batch, self.forms.h, self.forms.h_rest)
+            + Acts::bytes(self.hidden, o.batch, self.forms.h, self.forms.h_refined)
             + o.threads * thread * size_of::<f32>()
     }
 }
@@ -124,10 +124,8 @@ struct Buffers {
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
-    v_rest: Vec<f32>,
     att: Acts,
     y: Vec<f32>,
-    y_rest: Vec<f32>,
     up: Vec<f32>,
     h: Acts,
     rope: Vec<f32>,
@@ -154,14 +152,10 @@ pub(super) struct Lent<'a> {
     pub k: Shared<'a, f32>,
     /// `[tokens][v_dim]`
     pub v: Shared<'a, f32>,
-    /// Products of what int8 lost of the input of v, `[tokens][v_dim]`
-    pub v_rest: Shared<'a, f32>,
     /// What attention gathered, the input of o.
     pub att: SharedActs<'a>,
     /// What is added to the residual stream, `[tokens][dim]`
     pub y: Shared<'a, f32>,
-    /// Products of what int8 lost of the input of down, `[tokens][dim]`
-    pub y_rest: Shared<'a, f32>,
     /// `[tokens][hidden_dim]`
     pub up: Shared<'a, f32>,
     /// Gate, then gate times up: the input of down.
@@ -213,16 +207,14 @@ impl State {
             v: Cache::new(options.kv, cells * s.v, "values")?,
             buffers: Buffers {
                 x: floats(s.dim)?,
-                xn: Acts::new(s.dim, n, s.forms.x, s.forms.x_rest),
+                xn: Acts::new(s.dim, n, s.forms.x, s.forms.x_refined),
                 q: floats(s.q)?,
                 k: floats(s.k)?,
                 v: floats(s.v)?,
-                v_rest: floats(s.v)?,
                 att: Acts::new(s.att, n, s.forms.att, [None, None]),
                 y: floats(s.dim)?,
-                y_rest: floats(s.dim)?,
                 up: floats(s.hidden)?,
-                h: Acts::new(s.hidden, n, s.forms.h, s.forms.h_rest),
+                h: Acts::new(s.hidden, n, s.forms.h, s.forms.h_refined),
                 rope: floats(s.n_rot)?,
                 rope_local: if s.ropes > 1 { floats(s.n_rot)? } else { Vec::new() },
                 workers: (0..options.threads).map(worker).collect::<Result<_, StateError>>()?,
@@ -279,10 +271,8 @@ impl State {
             q: share!(b.q, c.q_dim()),
             k: share!(b.k, c.k_dim()),
             v: share!(b.v, c.v_dim()),
-            v_rest: share!(b.v_rest, c.v_dim()),
             att: b.att.share(n),
             y: share!(b.y, c.dim),
-            y_rest: share!(b.y_rest, c.dim),
             up: share!(b.up, c.hidden_dim),
             h: b.h.share(n),
             rope: share!(b.rope, c.rope.n_rot),

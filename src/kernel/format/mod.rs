@@ -49,7 +49,7 @@ pub enum Dot {
     F32 {
         /// The same bits without the decoded row in between.
         #[cfg(target_arch = "x86_64")]
-        avx2: Option<drive::Avx2FloatKernel>,
+        avx2: Option<drive::FloatKernel>,
     },
     /// By activations quantised to int8.
     Q8(Q8Dot),
@@ -61,9 +61,9 @@ pub struct Q8Dot {
     pub block: ActBlock,
     /// The definition: one row by one vector.
     pub scalar: fn(&[u8], Q8Row<'_>) -> f32,
-    /// The same for ranges of rows and all tokens.
+    /// The same bits, faster.
     #[cfg(target_arch = "x86_64")]
-    pub avx2: Option<drive::Avx2Kernel>,
+    pub x86: Option<drive::Kernels>,
 }
 
 impl std::fmt::Debug for Q8Dot {
@@ -238,13 +238,18 @@ impl<'a> Matrix<'a> {
 }
 
 impl Q8Dot {
-    /// `out[t][r] = W[r] . x[t]` for the rows in `out.range()` and every token.
+    /// `out[t][r] = W[r] . x[t]` for the rows in `out.range()` and every token, the sum of its terms.
     pub fn run(&self, isa: Isa, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut drive::Tile) {
-        match (isa, self) {
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2(token), Self { avx2: Some(kernel), .. }) => kernel(token, w, x, out, tile),
-            _ => drive::scalar(self.scalar, w, x, out),
+        #[cfg(target_arch = "x86_64")]
+        if let Some(fast) = &self.x86 {
+            match isa {
+                Isa::Scalar => {}
+                Isa::Avx2(token) => return (fast.avx2)(token, w, x, out, tile),
+                Isa::AvxVnni(token) => return (fast.avxvnni)(token, w, x, out, tile),
+                Isa::Avx512(token) => return (fast.avx512)(token, w, x, out, tile),
+            }
         }
+        drive::scalar(self.scalar, w, x, out);
     }
 }
 

@@ -7,13 +7,17 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
 pub use scalar::Scalar;
+#[cfg(target_arch = "x86_64")]
+pub use vnni::{Avx512, AvxVnni, Vnni};
 
 /// Every name `--isa` takes besides `auto`, whether or not this CPU can run it.
-const NAMES: [&str; 2] = ["scalar", "avx2"];
+const NAMES: [&str; 4] = ["scalar", "avx2", "avxvnni", "avx512"];
 
 /// The instruction set in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +25,22 @@ pub enum Isa {
     /// Plain Rust: the definition, and the path for CPUs without AVX2.
     Scalar,
     /// AVX2, FMA and F16C, proven present.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    /// The same and AVX-VNNI: dot products of bytes in 256-bit vectors.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni(AvxVnni),
+    /// The same and AVX-512 with VNNI: dot products of bytes in 512-bit vectors.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+}
+
+/// What [`simd!`](crate::simd) chooses from: eight f32 lanes need no more than AVX2.
+#[derive(Clone, Copy, Debug)]
+pub enum Lanes {
+    /// Plain Rust.
+    Scalar,
+    /// AVX2.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
 }
@@ -31,7 +51,7 @@ impl Isa {
         Self::all().pop().unwrap_or(Self::Scalar)
     }
 
-    /// The set of that name (`scalar`, `avx2`), or an error if it is unknown or this CPU lacks it.
+    /// The set of that name (`scalar`, `avx2`, ...), or an error if it is unknown or this CPU lacks it.
     pub fn by_name(name: &str) -> Result<Self, IsaError> {
         if name == "auto" {
             return Ok(Self::detect());
@@ -49,6 +69,23 @@ impl Isa {
             Self::Scalar => "scalar",
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni(_) => "avxvnni",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) => "avx512",
+        }
+    }
+
+    /// The implementation of eight f32 lanes that goes with it.
+    pub fn lanes(self) -> Lanes {
+        match self {
+            Self::Scalar => Lanes::Scalar,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(token) => Lanes::Avx2(token),
+            #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni(token) => Lanes::Avx2(token.avx2()),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(token) => Lanes::Avx2(token.avx2()),
         }
     }
 
@@ -57,7 +94,11 @@ impl Isa {
         #[allow(unused_mut, reason = "stays as it is on CPUs for which we have nothing faster")]
         let mut all = vec![Self::Scalar];
         #[cfg(target_arch = "x86_64")]
-        all.extend(Avx2::detect().map(Self::Avx2));
+        {
+            all.extend(Avx2::detect().map(Self::Avx2));
+            all.extend(AvxVnni::detect().map(Self::AvxVnni));
+            all.extend(Avx512::detect().map(Self::Avx512));
+        }
         all
     }
 }
@@ -66,15 +107,13 @@ impl Isa {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum IsaError {
     /// The name is none of ours.
-    #[error("unknown instruction set '{name}': use auto, scalar or avx2")]
+    #[error("unknown instruction set '{name}': use auto, {}", NAMES.join(", "))]
     Unknown {
         /// The name that was asked for.
         name: String,
     },
     /// The CPU lacks it.
-    #[error(
-        "this CPU does not have the instruction set '{name}' (AVX2, FMA and F16C are needed): use --isa scalar"
-    )]
+    #[error("this CPU does not have the instruction set '{name}': use --isa auto, which takes the best it has")]
     Missing {
         /// The name that was asked for.
         name: String,
@@ -138,8 +177,8 @@ pub trait Simd: Copy + Send + Sync {
 #[macro_export]
 macro_rules! simd {
     ($isa:expr, $s:ident => $body:expr) => {
-        match $isa {
-            $crate::kernel::isa::Isa::Scalar => {
+        match $isa.lanes() {
+            $crate::kernel::isa::Lanes::Scalar => {
                 let $s = $crate::kernel::isa::Scalar;
                 $crate::kernel::isa::Simd::vectorize(
                     $s,
@@ -148,7 +187,7 @@ macro_rules! simd {
                 )
             }
             #[cfg(target_arch = "x86_64")]
-            $crate::kernel::isa::Isa::Avx2(token) => {
+            $crate::kernel::isa::Lanes::Avx2(token) => {
                 let $s = token;
                 $crate::kernel::isa::Simd::vectorize(
                     $s,

@@ -9,11 +9,11 @@
 use super::dot::dot;
 use super::quantize::Q8;
 use crate::kernel::format::{ActBlock, Dot, Matrix, drive};
-use crate::kernel::isa::{Isa, Simd};
+use crate::kernel::isa::{Isa, Lanes, Simd};
 use crate::kernel::par::Cols;
 
 /// Rows are dealt to threads in multiples of this.
-pub const ROW_UNIT: usize = drive::LANES;
+pub const ROW_UNIT: usize = drive::ROW_UNIT;
 
 /// The inputs of a matrix product, in every form that one of its readers needs.
 #[derive(Clone, Copy)]
@@ -40,8 +40,8 @@ pub struct Scratch {
 impl Scratch {
     /// An upper bound of the memory it grows to for rows of `n` elements, in floats.
     pub fn floats(n: usize, exact: bool) -> usize {
-        // A tile: eight rows of codes, and for every 16 elements scales and minimums in three kinds of numbers.
-        n + if exact { 0 } else { drive::LANES * n / size_of::<f32>() + n / 2 + n / 2 + n / 2 }
+        // A tile: rows of codes, and for every 16 elements scales and minimums in three kinds of numbers.
+        n + if exact { 0 } else { drive::ROW_UNIT * (n / size_of::<f32>() + 3 * n / 16) }
     }
 }
 
@@ -63,9 +63,9 @@ pub fn matmul(
     assert_eq!(w.cols(), x.n, "matrix columns and vector length");
     assert!(out.range().end <= w.rows(), "rows {:?} of {}", out.range(), w.rows());
     assert_eq!(out.height() * x.n, x.f32.len(), "as many outputs as tokens");
-    match (isa, &w.format().dot) {
+    match (isa.lanes(), &w.format().dot) {
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx2(token), Dot::F32 { avx2: Some(kernel) }) => kernel(token, w, x.f32, out),
+        (Lanes::Avx2(token), Dot::F32 { avx2: Some(kernel) }) => kernel(token, w, x.f32, out),
         (_, Dot::Q8(q8)) if !exact => {
             let form = match q8.block {
                 ActBlock::B32 => &x.b32,

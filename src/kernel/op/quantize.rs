@@ -17,22 +17,27 @@ pub const MAX_SCALE: f32 = f32::from_bits((127 + 60) << 23);
 /// Codes that share one stored sum.
 pub const SUM: usize = 16;
 
-/// Quantised activations of several tokens.
+/// Quantised activations of several tokens, as one term or two: what the codes of the first lose can be quantised too
+/// ([`remainder`]), and a product is then the sum of both terms' products.
 #[derive(Clone, Copy)]
 pub struct Q8<'a> {
     /// Elements that share a scale.
     pub block: ActBlock,
     /// Elements of one token.
     pub n: usize,
-    /// `[tokens][n]`
+    /// Terms that are stored of each token: 1 or 2.
+    pub stored: usize,
+    /// Terms that products are made of, at most `stored`.
+    pub terms: usize,
+    /// `[tokens][stored][n]`
     pub codes: &'a [i8],
-    /// `[tokens][n / block]`
+    /// `[tokens][stored][n / block]`
     pub scales: &'a [f32],
-    /// `[tokens][n / 16]`
+    /// `[tokens][stored][n / 16]`
     pub sums: &'a [i16],
 }
 
-/// Quantised activations of one token.
+/// One term of one token.
 #[derive(Clone, Copy)]
 pub struct Q8Row<'a> {
     /// `[n]`
@@ -46,17 +51,23 @@ pub struct Q8Row<'a> {
 impl<'a> Q8<'a> {
     /// Number of tokens.
     pub fn tokens(&self) -> usize {
-        self.codes.len() / self.n
+        self.codes.len() / (self.n * self.stored)
     }
 
-    /// Token `t`.
+    /// Number of vectors that a matrix is multiplied by: every term of every token.
+    pub fn vectors(&self) -> usize {
+        self.tokens() * self.terms
+    }
+
+    /// Vector `v`: term `v % terms` of token `v / terms`.
     #[inline]
-    pub fn row(&self, t: usize) -> Q8Row<'a> {
+    pub fn vector(&self, v: usize) -> Q8Row<'a> {
+        let i = v / self.terms * self.stored + v % self.terms;
         let (blocks, sums) = (self.n / self.block.elements(), self.n / SUM);
         Q8Row {
-            codes: &self.codes[t * self.n..][..self.n],
-            scales: &self.scales[t * blocks..][..blocks],
-            sums: &self.sums[t * sums..][..sums],
+            codes: &self.codes[i * self.n..][..self.n],
+            scales: &self.scales[i * blocks..][..blocks],
+            sums: &self.sums[i * sums..][..sums],
         }
     }
 }

@@ -1,24 +1,64 @@
-//! The loops around a block, written once for all formats: rows, tokens, blocks in ascending order.
+//! The loops around a block, written once for all formats: rows, vectors, blocks in ascending order.
 
 #[cfg(target_arch = "x86_64")]
-pub mod avx2;
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 use super::Matrix;
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::isa::{Avx2, Avx512, AvxVnni};
 use crate::kernel::op::quantize::{Q8, Q8Row};
 use crate::kernel::par::Cols;
 
-/// Rows that are computed side by side, one in each lane. Threads get rows in multiples of it.
+/// Rows that are computed side by side, one in each lane of eight.
 pub const LANES: usize = 8;
 
-/// The int8 product of one format on AVX2.
+/// Threads get rows in multiples of this: the most that any driver computes side by side.
+pub const ROW_UNIT: usize = 16;
+
+/// The int8 product of one format for ranges of rows and all tokens.
 #[cfg(target_arch = "x86_64")]
-pub type Avx2Kernel = fn(crate::kernel::isa::Avx2, Matrix<'_>, &Q8<'_>, &mut Cols<'_, f32>, &mut Tile);
+pub type Kernel<Token> = fn(Token, Matrix<'_>, &Q8<'_>, &mut Cols<'_, f32>, &mut Tile);
+
+/// The int8 product of one format on each instruction set. All give the bits of the scalar definition.
+#[cfg(target_arch = "x86_64")]
+pub struct Kernels {
+    /// AVX2.
+    pub avx2: Kernel<Avx2>,
+    /// AVX-VNNI.
+    pub avxvnni: Kernel<AvxVnni>,
+    /// AVX-512 with VNNI.
+    pub avx512: Kernel<Avx512>,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Kernels {
+    /// Of a format of 32-element blocks.
+    pub(super) const fn block32<B: avx2::block32::Block32>() -> Self {
+        Self {
+            avx2: avx2::block32::matmul::<B>,
+            avxvnni: vnni::block32::matmul::<AvxVnni, B>,
+            avx512: vnni::block32::matmul::<Avx512, B>,
+        }
+    }
+
+    /// Of a format of 256-element blocks.
+    pub(super) const fn block256<B: avx2::block256::Block256>() -> Self {
+        Self {
+            avx2: avx2::block256::matmul::<B>,
+            avxvnni: vnni::block256::matmul::<AvxVnni, B>,
+            avx512: vnni::block256::matmul::<Avx512, B>,
+        }
+    }
+}
 
 /// The f32 product of one format on AVX2: `x` is `[tokens][columns]`.
 #[cfg(target_arch = "x86_64")]
-pub type Avx2FloatKernel = fn(crate::kernel::isa::Avx2, Matrix<'_>, &[f32], &mut Cols<'_, f32>);
+pub type FloatKernel = fn(Avx2, Matrix<'_>, &[f32], &mut Cols<'_, f32>);
 
-/// A worker's scratch for a tile of [`LANES`] rows, unpacked once and used for many tokens.
+/// A worker's scratch for a tile of one or two groups of [`LANES`] rows, unpacked once and used for many vectors. For
+/// every place in a row there is one element of each group, side by side.
 #[derive(Default)]
 pub struct Tile {
     /// Codes, interleaved: for every 4 elements, 4 bytes of each of the rows.
@@ -33,13 +73,37 @@ pub struct Tile {
     pub min_factors: Vec<[f32; 8]>,
 }
 
-/// The definition: every row by every token with the format's scalar dot.
+/// The definition: every row by every vector with the format's scalar dot, and the terms of a token added.
 pub fn scalar(dot: fn(&[u8], Q8Row<'_>) -> f32, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
-    for t in 0..x.tokens() {
-        let x = x.row(t);
+    for v in 0..x.vectors() {
+        let vector = x.vector(v);
         let range = out.range();
-        for (y, r) in out.row(t).iter_mut().zip(range) {
-            *y = dot(w.row(r), x);
+        for (y, r) in out.row(v / x.terms).iter_mut().zip(range) {
+            let product = dot(w.row(r), vector);
+            *y = if v % x.terms == 0 { product } else { *y + product };
+        }
+    }
+}
+
+/// Puts the products of `vectors` consecutive vectors, from number `first` on, into columns `at..` of the output;
+/// `products[v]` has one for each row. The terms of a token are added.
+#[inline(always)]
+fn put<const N: usize>(
+    x: &Q8<'_>,
+    out: &mut Cols<'_, f32>,
+    at: usize,
+    first: usize,
+    products: &[[[f32; LANES]; N]],
+) {
+    let width = (N * LANES).min(out.range().len() - at);
+    for (v, products) in (first..).zip(products) {
+        let (to, products) = (&mut out.row(v / x.terms)[at..at + width], products.as_flattened());
+        if v % x.terms == 0 {
+            to.copy_from_slice(&products[..width]);
+        } else {
+            for (y, p) in to.iter_mut().zip(products) {
+                *y += p;
+            }
         }
     }
 }

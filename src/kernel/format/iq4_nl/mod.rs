@@ -21,7 +21,7 @@ pub(super) static FORMAT: Format = Format {
         block: ActBlock::B32,
         scalar: dot,
         #[cfg(target_arch = "x86_64")]
-        avx2: Some(super::drive::avx2::block32::matmul::<avx2::IQ4_NL>),
+        x86: Some(super::drive::Kernels::block32::<avx2::IQ4_NL>()),
     }),
 };
 

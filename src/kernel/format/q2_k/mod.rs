@@ -24,7 +24,7 @@ pub(super) static FORMAT: Format = Format {
         block: ActBlock::B256,
         scalar: dot,
         #[cfg(target_arch = "x86_64")]
-        avx2: Some(super::drive::avx2::block256::matmul::<avx2::Q2_K>),
+        x86: Some(super::drive::Kernels::block256::<avx2::Q2_K>()),
     }),
 };
 

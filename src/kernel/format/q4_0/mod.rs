@@ -21,7 +21,7 @@ pub(super) static FORMAT: Format = Format {
         block: ActBlock::B32,
         scalar: dot,
         #[cfg(target_arch = "x86_64")]
-        avx2: Some(super::drive::avx2::block32::matmul::<avx2::Q4_0>),
+        x86: Some(super::drive::Kernels::block32::<avx2::Q4_0>()),
     }),
 };
 

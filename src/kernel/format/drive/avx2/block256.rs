@@ -1,10 +1,11 @@
 //! Formats of 256-element blocks whose sub-blocks of 16 or 32 have integer scales (and perhaps minimums).
 
 use super::{
-    LANES, Prefetch, TILE_FROM, TOKENS, load, load_f32, pairs, store, store_f32, sums, transpose, unsigned,
+    LANES, Prefetch, TILE_FROM, VECTORS, lane_f32, load, load_f32, pairs, store, store_f32, sums, transpose,
+    unsigned,
 };
 use crate::kernel::format::Matrix;
-use crate::kernel::format::drive::Tile;
+use crate::kernel::format::drive::{Tile, put};
 use crate::kernel::isa::Avx2;
 use crate::kernel::op::quantize::{Q8, Q8Row};
 use crate::kernel::par::Cols;
@@ -46,15 +47,13 @@ pub trait Block256: 'static {
 
 /// The product under the contract for the rows in `out.range()`.
 pub fn matmul<B: Block256>(isa: Avx2, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
-    if x.tokens() < TILE_FROM {
-        for t in 0..x.tokens() {
-            let range = out.range();
-            // SAFETY: the token proves the features.
-            unsafe { one::<B>(isa, &w, x.row(t), range.start, out.row(t)) }
+    // SAFETY: the token proves the features.
+    unsafe {
+        if x.vectors() < TILE_FROM {
+            few::<B>(isa, &w, x, out);
+        } else {
+            many::<B>(isa, &w, x, out, tile);
         }
-    } else {
-        // SAFETY: the token proves the features.
-        unsafe { many::<B>(isa, &w, x, out, tile) }
     }
 }
 
@@ -113,46 +112,99 @@ static PICKS: [[u8; 32]; 8] = {
     picks
 };
 
-/// One token: weights are read once, where they lie.
+/// What the blocks of a vector are multiplied with: for each block 256 codes, a scale and 16 sums.
+pub struct Vector<'a> {
+    pub codes: &'a [[u8; 256]],
+    pub scales: &'a [f32],
+    pub sums: &'a [[i16; 16]],
+}
+
+impl<'a> Vector<'a> {
+    /// A vector that has `n` blocks.
+    pub fn new(x: Q8Row<'a>, n: usize) -> Self {
+        let (codes, sums) = (unsigned(x.codes).as_chunks().0, x.sums.as_chunks().0);
+        assert!(codes.len() == n && x.scales.len() == n && sums.len() == n, "{n} blocks");
+        Self { codes, scales: x.scales, sums }
+    }
+}
+
+/// Few vectors: weights are read where they lie.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn one<B: Block256>(isa: Avx2, w: &Matrix<'_>, x: Q8Row<'_>, first_row: usize, out: &mut [f32]) {
-    let (xs, _) = unsigned(x.codes).as_chunks::<256>();
-    let (xsums, _) = x.sums.as_chunks::<16>();
+fn few<B: Block256>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
+    let mut v = 0;
+    while v < x.vectors() {
+        // The terms of a token take one pass.
+        if x.vectors() - v >= 2 {
+            pass::<B, 2>(isa, w, x, v, out);
+            v += 2;
+        } else {
+            pass::<B, 1>(isa, w, x, v, out);
+            v += 1;
+        }
+    }
+}
+
+/// One pass over the weights for `T` vectors from `v` on.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn pass<B: Block256, const T: usize>(
+    isa: Avx2,
+    w: &Matrix<'_>,
+    x: &Q8<'_>,
+    v: usize,
+    out: &mut Cols<'_, f32>,
+) {
+    let n = x.n / 256;
+    let vectors: [Vector<'_>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
     // Hidden from the compiler, which knows shuffles by a constant that take two instructions instead of one.
     let picks = std::hint::black_box(&PICKS);
-    for (group, out) in out.chunks_mut(LANES).enumerate() {
-        let first = first_row + group * LANES;
+    let range = out.range();
+    for first in range.clone().step_by(LANES) {
         let rows = super::lanes(w, first, B::blocks);
-        assert!(rows.iter().all(|r| r.len() == xs.len()));
+        assert!(rows.iter().all(|r| r.len() == n));
         let mut next = Prefetch::rows(w, first + LANES);
-        let mut acc = _mm256_setzero_ps();
-        for (b, ((xq, xsums), &x_scale)) in xs.iter().zip(xsums).zip(x.scales).enumerate() {
+        let mut acc = [_mm256_setzero_ps(); T];
+        for b in 0..n {
             next.ask::<B::Bytes>();
-            // SAFETY: every row has as many blocks as `xs`, asserted above.
+            // SAFETY: every row and every part of the vectors has `n` blocks, asserted above.
             let blocks: [&B::Bytes; LANES] = std::array::from_fn(|i| unsafe { rows[i].get_unchecked(b) });
-            let xsums = arranged_sums(xsums);
-            let (xq, _) = xq.as_chunks::<32>();
-            let mut isum = [_mm256_setzero_si256(); LANES];
-            let mut corr = [_mm256_setzero_si256(); LANES];
+            let mut xsums = [_mm256_setzero_si256(); T];
+            let mut xq: [&[[u8; 32]]; T] = [&[]; T];
+            let mut isum = [[_mm256_setzero_si256(); LANES]; T];
+            let mut corr = [[_mm256_setzero_si256(); LANES]; T];
+            for t in 0..T {
+                // SAFETY: as above.
+                unsafe {
+                    xsums[t] = arranged_sums(vectors[t].sums.get_unchecked(b));
+                    xq[t] = vectors[t].codes.get_unchecked(b).as_chunks().0;
+                }
+            }
             for (i, block) in blocks.into_iter().enumerate() {
                 let scales = B::scales(isa, block);
-                for (j, xq) in xq.iter().enumerate() {
-                    let p = pairs(B::SIGNED, B::codes(isa, block, j), load(xq));
+                for j in 0..8 {
+                    let codes = B::codes(isa, block, j);
                     let scale = _mm256_shuffle_epi8(scales, load(&picks[j]));
-                    isum[i] = _mm256_add_epi32(isum[i], _mm256_madd_epi16(p, scale));
+                    for t in 0..T {
+                        let p = pairs(B::SIGNED, codes, load(&xq[t][j]));
+                        isum[t][i] = _mm256_add_epi32(isum[t][i], _mm256_madd_epi16(p, scale));
+                    }
                 }
                 if needs_sums::<B>() {
                     let by = if B::MINS { B::mins(isa, block) } else { scales };
-                    corr[i] = _mm256_madd_epi16(by, xsums);
+                    for t in 0..T {
+                        corr[t][i] = _mm256_madd_epi16(by, xsums[t]);
+                    }
                 }
             }
-            let corr = if needs_sums::<B>() { sums(corr) } else { _mm256_setzero_si256() };
+            let d = B::d(isa, blocks);
             let dmin = if B::MINS { B::dmin(isa, blocks) } else { _mm256_setzero_ps() };
-            acc = accumulate::<B>(acc, sums(isum), corr, B::d(isa, blocks), dmin, _mm256_set1_ps(x_scale));
+            for t in 0..T {
+                let corr = if needs_sums::<B>() { sums(corr[t]) } else { _mm256_setzero_si256() };
+                let xs = _mm256_set1_ps(vectors[t].scales[b]);
+                acc[t] = accumulate::<B>(acc[t], sums(isum[t]), corr, d, dmin, xs);
+            }
         }
-        let mut lanes = [0.0; LANES];
-        store_f32(acc, &mut lanes);
-        out.copy_from_slice(&lanes[..out.len()]);
+        put(x, out, first - range.start, v, &acc.map(|acc| [lane_f32(acc)]));
     }
 }
 
@@ -169,81 +221,99 @@ fn by_pair(rows: [__m256i; LANES]) -> [__m256i; LANES] {
     transpose(pairs)
 }
 
-/// Many tokens: eight rows are unpacked and interleaved once, then used for every token.
+/// Unpacks the eight rows from `first` on into group `group` of a tile of `groups`. Signed codes become unsigned ones, 128
+/// larger, if `FLIP`; minimums are then kept of formats that need their sums for that.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn many<B: Block256>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
-    let n_blocks = x.n / 256;
+pub fn unpack<B: Block256, const FLIP: bool>(
+    isa: Avx2,
+    w: &Matrix<'_>,
+    first: usize,
+    tile: &mut Tile,
+    group: usize,
+    groups: usize,
+) {
+    let n = w.cols() / 256;
     let subs = 256 / B::SUB;
-    tile.codes.resize(n_blocks * 64, [0; 32]);
-    tile.scales.resize(n_blocks * subs, [0; 32]);
-    tile.mins.resize(if needs_sums::<B>() { n_blocks * 8 } else { 0 }, [0; 32]);
-    tile.factors.resize(n_blocks, [0.0; 8]);
-    tile.min_factors.resize(if B::MINS { n_blocks } else { 0 }, [0.0; 8]);
-    let range = out.range();
-    for first in range.clone().step_by(LANES) {
-        let rows = super::lanes(w, first, B::blocks);
-        for b in 0..n_blocks {
-            let blocks: [&B::Bytes; LANES] = std::array::from_fn(|i| &rows[i][b]);
-            for j in 0..8 {
-                let mut codes = [_mm256_setzero_si256(); LANES];
-                for (codes, block) in codes.iter_mut().zip(blocks) {
-                    *codes = B::codes(isa, block, j);
-                }
-                for (to, v) in tile.codes[b * 64 + j * 8..][..8].iter_mut().zip(transpose(codes)) {
-                    store(v, to);
-                }
+    let flips = FLIP && B::SIGNED;
+    let with_mins = needs_sums::<B>() || flips;
+    tile.codes.resize(n * 64 * groups, [0; 32]);
+    tile.scales.resize(n * subs * groups, [0; 32]);
+    tile.mins.resize(if with_mins { n * 8 * groups } else { 0 }, [0; 32]);
+    tile.factors.resize(n * groups, [0.0; 8]);
+    tile.min_factors.resize(if B::MINS { n * groups } else { 0 }, [0.0; 8]);
+    let flip = _mm256_set1_epi8(if flips { -128 } else { 0 });
+    let rows = super::lanes(w, first, B::blocks);
+    for b in 0..n {
+        let blocks: [&B::Bytes; LANES] = std::array::from_fn(|i| &rows[i][b]);
+        for j in 0..8 {
+            let mut codes = [_mm256_setzero_si256(); LANES];
+            for (codes, block) in codes.iter_mut().zip(blocks) {
+                *codes = _mm256_xor_si256(B::codes(isa, block, j), flip);
             }
-            let mut scales = [_mm256_setzero_si256(); LANES];
-            for (scales, block) in scales.iter_mut().zip(blocks) {
-                *scales = B::scales(isa, block);
-            }
-            let scales = by_pair(scales);
-            for (k, &v) in scales.iter().enumerate() {
-                let low = _mm256_blend_epi16::<0xaa>(v, _mm256_slli_epi32::<16>(v));
-                let high = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(v), v);
-                if B::SUB == 32 {
-                    store(low, &mut tile.scales[b * 8 + k]);
-                } else {
-                    store(low, &mut tile.scales[b * 16 + 2 * k]);
-                    store(high, &mut tile.scales[b * 16 + 2 * k + 1]);
-                }
-            }
-            if needs_sums::<B>() {
-                let mins = if B::MINS {
-                    let mut mins = [_mm256_setzero_si256(); LANES];
-                    for (mins, block) in mins.iter_mut().zip(blocks) {
-                        *mins = B::mins(isa, block);
-                    }
-                    by_pair(mins)
-                } else {
-                    scales
-                };
-                for (to, v) in tile.mins[b * 8..][..8].iter_mut().zip(mins) {
-                    store(v, to);
-                }
-            }
-            store_f32(B::d(isa, blocks), &mut tile.factors[b]);
-            if B::MINS {
-                store_f32(B::dmin(isa, blocks), &mut tile.min_factors[b]);
+            let to = &mut tile.codes[(b * 64 + j * 8) * groups..][..8 * groups];
+            for (k, v) in transpose(codes).into_iter().enumerate() {
+                store(v, &mut to[k * groups + group]);
             }
         }
-        let at = first - range.start;
-        let width = LANES.min(range.end - first);
-        let mut t = 0;
-        while t < x.tokens() {
-            let take = (x.tokens() - t).min(TOKENS);
-            let acc: [__m256; TOKENS] = match take {
-                4 => tokens::<B, 4>(tile, x, t),
-                3 => tokens::<B, 3>(tile, x, t),
-                2 => tokens::<B, 2>(tile, x, t),
-                _ => tokens::<B, 1>(tile, x, t),
-            };
-            for (i, acc) in acc.into_iter().enumerate().take(take) {
-                let mut lanes = [0.0; LANES];
-                store_f32(acc, &mut lanes);
-                out.row(t + i)[at..at + width].copy_from_slice(&lanes[..width]);
+        let mut scales = [_mm256_setzero_si256(); LANES];
+        for (scales, block) in scales.iter_mut().zip(blocks) {
+            *scales = B::scales(isa, block);
+        }
+        let scales = by_pair(scales);
+        for (k, &v) in scales.iter().enumerate() {
+            let low = _mm256_blend_epi16::<0xaa>(v, _mm256_slli_epi32::<16>(v));
+            let high = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(v), v);
+            if B::SUB == 32 {
+                store(low, &mut tile.scales[(b * 8 + k) * groups + group]);
+            } else {
+                store(low, &mut tile.scales[(b * 16 + 2 * k) * groups + group]);
+                store(high, &mut tile.scales[(b * 16 + 2 * k + 1) * groups + group]);
             }
-            t += take;
+        }
+        if with_mins {
+            let mins = if B::MINS {
+                let mut mins = [_mm256_setzero_si256(); LANES];
+                for (mins, block) in mins.iter_mut().zip(blocks) {
+                    *mins = B::mins(isa, block);
+                }
+                by_pair(mins)
+            } else {
+                scales
+            };
+            for (k, v) in mins.into_iter().enumerate() {
+                store(v, &mut tile.mins[(b * 8 + k) * groups + group]);
+            }
+        }
+        store_f32(B::d(isa, blocks), &mut tile.factors[b * groups + group]);
+        if B::MINS {
+            store_f32(B::dmin(isa, blocks), &mut tile.min_factors[b * groups + group]);
+        }
+    }
+}
+
+/// Many vectors: eight rows are unpacked and interleaved once, then used for every vector.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn many<B: Block256>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
+    let range = out.range();
+    for first in range.clone().step_by(LANES) {
+        unpack::<B, false>(isa, w, first, tile, 0, 1);
+        let at = first - range.start;
+        let mut v = 0;
+        while v < x.vectors() {
+            match x.vectors() - v {
+                VECTORS.. => {
+                    put(x, out, at, v, &vectors::<B, VECTORS>(tile, x, v));
+                    v += VECTORS;
+                }
+                2.. => {
+                    put(x, out, at, v, &vectors::<B, 2>(tile, x, v));
+                    v += 2;
+                }
+                _ => {
+                    put(x, out, at, v, &vectors::<B, 1>(tile, x, v));
+                    v += 1;
+                }
+            }
         }
     }
 }
@@ -257,25 +327,21 @@ const fn run<B: Block256>() -> usize {
     run
 }
 
-/// `T` tokens from `t` on by the eight rows of the tile.
+/// `T` vectors from `v` on by the eight rows of the tile.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn tokens<B: Block256, const T: usize>(tile: &Tile, x: &Q8<'_>, t: usize) -> [__m256; TOKENS] {
-    let x: [Q8Row<'_>; T] = std::array::from_fn(|i| x.row(t + i));
-    let codes: [&[[u8; 256]]; T] = std::array::from_fn(|i| unsigned(x[i].codes).as_chunks::<256>().0);
-    let xsums: [&[[i16; 16]]; T] = std::array::from_fn(|i| x[i].sums.as_chunks::<16>().0);
+fn vectors<B: Block256, const T: usize>(tile: &Tile, x: &Q8<'_>, v: usize) -> [[[f32; LANES]; 1]; T] {
     let n = tile.factors.len();
-    assert!(codes.iter().all(|c| c.len() == n) && xsums.iter().all(|s| s.len() == n));
-    assert!(x.iter().all(|x| x.scales.len() == n));
+    let x: [Vector<'_>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
     let subs = 256 / B::SUB;
-    let mut acc = [_mm256_setzero_ps(); TOKENS];
+    let mut acc = [_mm256_setzero_ps(); T];
     let (tile_codes, _) = tile.codes.as_chunks::<64>();
     for (b, w) in tile_codes.iter().enumerate() {
-        // SAFETY: `b < n`, and all of these have `n` elements, asserted above.
+        // SAFETY: `b < n`, and every part of a vector has `n` blocks.
         let (xq, xs): ([&[u8; 256]; T], [&[i16; 16]; T]) = unsafe {
             (
-                std::array::from_fn(|i| codes[i].get_unchecked(b)),
-                std::array::from_fn(|i| xsums[i].get_unchecked(b)),
+                std::array::from_fn(|i| x[i].codes.get_unchecked(b)),
+                std::array::from_fn(|i| x[i].sums.get_unchecked(b)),
             )
         };
         let scales = &tile.scales[b * subs..][..subs];
@@ -311,5 +377,5 @@ fn tokens<B: Block256, const T: usize>(tile: &Tile, x: &Q8<'_>, t: usize) -> [__
             acc[i] = accumulate::<B>(acc[i], isum[i], corr[i], d, dmin, _mm256_set1_ps(x[i].scales[b]));
         }
     }
-    acc
+    acc.map(|acc| [lane_f32(acc)])
 }

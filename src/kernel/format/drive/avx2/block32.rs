@@ -1,11 +1,11 @@
 //! Formats of 32-element blocks with one scale (and perhaps one minimum) a block.
 
 use super::{
-    LANES, Prefetch, TILE_FROM, TOKENS, halves, load, load_f32, pairs, store, store_f32, sums4, transpose4,
-    unsigned,
+    LANES, Prefetch, TILE_FROM, VECTORS, halves, lane_f32, load, load_f32, pairs, store, store_f32, sums4,
+    transpose4, unsigned,
 };
 use crate::kernel::format::Matrix;
-use crate::kernel::format::drive::Tile;
+use crate::kernel::format::drive::{Tile, put};
 use crate::kernel::isa::Avx2;
 use crate::kernel::op::quantize::{Q8, Q8Row};
 use crate::kernel::par::Cols;
@@ -39,15 +39,13 @@ pub trait Block32: 'static {
 
 /// The product under the contract for the rows in `out.range()`.
 pub fn matmul<B: Block32>(isa: Avx2, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
-    if x.tokens() < TILE_FROM {
-        for t in 0..x.tokens() {
-            let range = out.range();
-            // SAFETY: the token proves the features.
-            unsafe { one::<B>(isa, &w, x.row(t), range.start, out.row(t)) }
+    // SAFETY: the token proves the features.
+    unsafe {
+        if x.vectors() < TILE_FROM {
+            few::<B>(isa, &w, x, out);
+        } else {
+            many::<B>(isa, &w, x, out, tile);
         }
-    } else {
-        // SAFETY: the token proves the features.
-        unsafe { many::<B>(isa, &w, x, out, tile) }
     }
 }
 
@@ -86,54 +84,56 @@ const fn run<B: Block32>() -> usize {
     run
 }
 
-/// One block of eight rows by one token.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn step<B: Block32>(
-    isa: Avx2,
-    acc: __m256,
-    blocks: [&B::Bytes; LANES],
-    codes: &[u8; 32],
-    x_scale: f32,
-    x_sums: [i16; 2],
-) -> __m256 {
-    let ones = _mm256_set1_epi16(1);
-    let x = halves(codes);
-    let part: [__m256i; 4] = std::array::from_fn(|i| {
-        let codes = B::codes(isa, blocks[i], blocks[i + 4]);
-        let (p, q) = (pairs(B::SIGNED, codes[0], x[0]), pairs(B::SIGNED, codes[1], x[1]));
-        if run::<B>() == 1 {
-            _mm256_add_epi32(_mm256_madd_epi16(p, ones), _mm256_madd_epi16(q, ones))
-        } else {
-            _mm256_madd_epi16(_mm256_add_epi16(p, q), ones)
-        }
-    });
-    let mins = if B::MINS { B::mins(isa, blocks) } else { _mm256_setzero_ps() };
-    accumulate::<B>(acc, sums4(part), B::scales(isa, blocks), mins, x_scale, x_sums)
+/// What the blocks of a vector are multiplied with: for each block 32 codes, a scale and two sums.
+pub struct Vector<'a> {
+    pub codes: &'a [[u8; 32]],
+    pub scales: &'a [f32],
+    pub sums: &'a [[i16; 2]],
 }
 
-/// One token: weights are read once, where they lie.
+impl<'a> Vector<'a> {
+    /// A vector that has `n` blocks.
+    pub fn new(x: Q8Row<'a>, n: usize) -> Self {
+        let (codes, sums) = (unsigned(x.codes).as_chunks().0, x.sums.as_chunks().0);
+        assert!(codes.len() == n && x.scales.len() == n && sums.len() == n, "{n} blocks");
+        Self { codes, scales: x.scales, sums }
+    }
+}
+
+/// Few vectors: weights are read where they lie.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn one<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: Q8Row<'_>, first_row: usize, out: &mut [f32]) {
-    const { assert!(!B::MINS || B::OFFSET == 0) };
-    let (codes, _) = unsigned(x.codes).as_chunks::<32>();
-    let (x_sums, _) = x.sums.as_chunks::<2>();
-    let n = codes.len();
-    assert!(x.scales.len() == n && x_sums.len() == n);
-    for (group, out) in out.chunks_mut(LANES).enumerate() {
-        let first = first_row + group * LANES;
+fn few<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
+    let mut v = 0;
+    while v < x.vectors() {
+        // The terms of a token take one pass.
+        if x.vectors() - v >= 2 {
+            pass::<B, 2>(isa, w, x, v, out);
+            v += 2;
+        } else {
+            pass::<B, 1>(isa, w, x, v, out);
+            v += 1;
+        }
+    }
+}
+
+/// One pass over the weights for `T` vectors from `v` on.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn pass<B: Block32, const T: usize>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, v: usize, out: &mut Cols<'_, f32>) {
+    let n = x.n / 32;
+    let vectors: [Vector<'_>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
+    let range = out.range();
+    for first in range.clone().step_by(LANES) {
         let rows = super::lanes(w, first, B::blocks);
         assert!(rows.iter().all(|r| r.len() == n));
         let mut next = Prefetch::rows(w, first + LANES);
-        let mut acc = _mm256_setzero_ps();
+        let mut acc = [_mm256_setzero_ps(); T];
         let mut block = |b: usize| {
             next.ask::<B::Bytes>();
-            // SAFETY: every row and every part of `x` has `n` blocks, asserted above, and `b` is below it.
+            // SAFETY: every row and every part of the vectors has `n` blocks, asserted above, and `b` is below it.
             unsafe {
                 let blocks = std::array::from_fn(|i| rows[i].get_unchecked(b));
-                let (codes, scale, sums) =
-                    (codes.get_unchecked(b), x.scales.get_unchecked(b), x_sums.get_unchecked(b));
-                acc = step::<B>(isa, acc, blocks, codes, *scale, *sums);
+                step::<B, T>(isa, &mut acc, blocks, &vectors, b);
             }
         };
         // Two at a time: there are more pointers than registers, and they are fetched once for both.
@@ -144,73 +144,122 @@ fn one<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: Q8Row<'_>, first_row: usize, ou
         if n % 2 == 1 {
             block(n - 1);
         }
-        let mut lanes = [0.0; LANES];
-        store_f32(acc, &mut lanes);
-        out.copy_from_slice(&lanes[..out.len()]);
+        put(x, out, first - range.start, v, &acc.map(|acc| [lane_f32(acc)]));
     }
 }
 
-/// Many tokens: eight rows are unpacked and interleaved once, then used for every token.
-#[target_feature(enable = "avx2,fma,f16c")]
-fn many<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
-    let n_blocks = x.n / 32;
-    tile.codes.resize(n_blocks * 8, [0; 32]);
-    tile.factors.resize(n_blocks, [0.0; 8]);
-    tile.min_factors.resize(if B::MINS { n_blocks } else { 0 }, [0.0; 8]);
-    let range = out.range();
-    for first in range.clone().step_by(LANES) {
-        let rows = super::lanes(w, first, B::blocks);
-        for b in 0..n_blocks {
-            let blocks: [&B::Bytes; LANES] = std::array::from_fn(|i| &rows[i][b]);
-            let codes: [[__m256i; 2]; 4] = std::array::from_fn(|i| B::codes(isa, blocks[i], blocks[i + 4]));
-            for half in 0..2 {
-                let fours = transpose4(codes.map(|c| c[half]));
-                for (to, v) in tile.codes[b * 8 + half * 4..][..4].iter_mut().zip(fours) {
-                    store(v, to);
-                }
-            }
-            store_f32(B::scales(isa, blocks), &mut tile.factors[b]);
-            if B::MINS {
-                store_f32(B::mins(isa, blocks), &mut tile.min_factors[b]);
-            }
-        }
-        let at = first - range.start;
-        let width = LANES.min(range.end - first);
-        let mut t = 0;
-        while t < x.tokens() {
-            let take = (x.tokens() - t).min(TOKENS);
-            let acc: [__m256; TOKENS] = match take {
-                4 => tokens::<B, 4>(tile, x, t),
-                3 => tokens::<B, 3>(tile, x, t),
-                2 => tokens::<B, 2>(tile, x, t),
-                _ => tokens::<B, 1>(tile, x, t),
-            };
-            for (i, acc) in acc.into_iter().enumerate().take(take) {
-                let mut lanes = [0.0; LANES];
-                store_f32(acc, &mut lanes);
-                out.row(t + i)[at..at + width].copy_from_slice(&lanes[..width]);
-            }
-            t += take;
-        }
-    }
-}
-
-/// `T` tokens from `t` on by the eight rows of the tile.
+/// Block `b` of eight rows by `T` vectors.
+///
+/// # Safety
+/// The vectors must have more than `b` blocks.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn tokens<B: Block32, const T: usize>(tile: &Tile, x: &Q8<'_>, t: usize) -> [__m256; TOKENS] {
-    let x: [Q8Row<'_>; T] = std::array::from_fn(|i| x.row(t + i));
-    let codes: [&[[u8; 32]]; T] = std::array::from_fn(|i| unsigned(x[i].codes).as_chunks::<32>().0);
-    let x_sums: [&[[i16; 2]]; T] = std::array::from_fn(|i| x[i].sums.as_chunks().0);
-    let n = tile.factors.len();
-    assert!(codes.iter().all(|c| c.len() == n) && x_sums.iter().all(|s| s.len() == n));
-    assert!(x.iter().all(|x| x.scales.len() == n));
+unsafe fn step<B: Block32, const T: usize>(
+    isa: Avx2,
+    acc: &mut [__m256; T],
+    blocks: [&B::Bytes; LANES],
+    vectors: &[Vector<'_>; T],
+    b: usize,
+) {
+    const { assert!(!B::MINS || B::OFFSET == 0) };
     let ones = _mm256_set1_epi16(1);
-    let mut acc = [_mm256_setzero_ps(); TOKENS];
+    // SAFETY: the caller's promise.
+    let x: [[__m256i; 2]; T] = std::array::from_fn(|t| unsafe { halves(vectors[t].codes.get_unchecked(b)) });
+    let mut parts = [[_mm256_setzero_si256(); 4]; T];
+    for i in 0..4 {
+        let codes = B::codes(isa, blocks[i], blocks[i + 4]);
+        for t in 0..T {
+            let (p, q) = (pairs(B::SIGNED, codes[0], x[t][0]), pairs(B::SIGNED, codes[1], x[t][1]));
+            parts[t][i] = if run::<B>() == 1 {
+                _mm256_add_epi32(_mm256_madd_epi16(p, ones), _mm256_madd_epi16(q, ones))
+            } else {
+                _mm256_madd_epi16(_mm256_add_epi16(p, q), ones)
+            };
+        }
+    }
+    let scales = B::scales(isa, blocks);
+    let mins = if B::MINS { B::mins(isa, blocks) } else { _mm256_setzero_ps() };
+    for t in 0..T {
+        // SAFETY: the caller's promise.
+        let (x_scale, x_sums) =
+            unsafe { (*vectors[t].scales.get_unchecked(b), *vectors[t].sums.get_unchecked(b)) };
+        acc[t] = accumulate::<B>(acc[t], sums4(parts[t]), scales, mins, x_scale, x_sums);
+    }
+}
+
+/// Unpacks the eight rows from `first` on into group `group` of a tile of `groups`. Signed codes become unsigned ones, 128
+/// larger, if `FLIP`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub fn unpack<B: Block32, const FLIP: bool>(
+    isa: Avx2,
+    w: &Matrix<'_>,
+    first: usize,
+    tile: &mut Tile,
+    group: usize,
+    groups: usize,
+) {
+    let n = w.cols() / 32;
+    tile.codes.resize(n * 8 * groups, [0; 32]);
+    tile.factors.resize(n * groups, [0.0; 8]);
+    tile.min_factors.resize(if B::MINS { n * groups } else { 0 }, [0.0; 8]);
+    let flip = _mm256_set1_epi8(if FLIP && B::SIGNED { -128 } else { 0 });
+    let rows = super::lanes(w, first, B::blocks);
+    for b in 0..n {
+        let blocks: [&B::Bytes; LANES] = std::array::from_fn(|i| &rows[i][b]);
+        let codes: [[__m256i; 2]; 4] = std::array::from_fn(|i| B::codes(isa, blocks[i], blocks[i + 4]));
+        let to = &mut tile.codes[b * 8 * groups..][..8 * groups];
+        for half in 0..2 {
+            let fours = transpose4(codes.map(|c| _mm256_xor_si256(c[half], flip)));
+            for (k, v) in fours.into_iter().enumerate() {
+                store(v, &mut to[(half * 4 + k) * groups + group]);
+            }
+        }
+        store_f32(B::scales(isa, blocks), &mut tile.factors[b * groups + group]);
+        if B::MINS {
+            store_f32(B::mins(isa, blocks), &mut tile.min_factors[b * groups + group]);
+        }
+    }
+}
+
+/// Many vectors: eight rows are unpacked and interleaved once, then used for every vector.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn many<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
+    let range = out.range();
+    for first in range.clone().step_by(LANES) {
+        unpack::<B, false>(isa, w, first, tile, 0, 1);
+        let at = first - range.start;
+        let mut v = 0;
+        while v < x.vectors() {
+            match x.vectors() - v {
+                VECTORS.. => {
+                    put(x, out, at, v, &vectors::<B, VECTORS>(tile, x, v));
+                    v += VECTORS;
+                }
+                2.. => {
+                    put(x, out, at, v, &vectors::<B, 2>(tile, x, v));
+                    v += 2;
+                }
+                _ => {
+                    put(x, out, at, v, &vectors::<B, 1>(tile, x, v));
+                    v += 1;
+                }
+            }
+        }
+    }
+}
+
+/// `T` vectors from `v` on by the eight rows of the tile.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn vectors<B: Block32, const T: usize>(tile: &Tile, x: &Q8<'_>, v: usize) -> [[[f32; LANES]; 1]; T] {
+    let n = tile.factors.len();
+    let x: [Vector<'_>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
+    let ones = _mm256_set1_epi16(1);
+    let mut acc = [_mm256_setzero_ps(); T];
     let (tile_codes, _) = tile.codes.as_chunks::<8>();
     for (b, (w, ws)) in tile_codes.iter().zip(&tile.factors).enumerate() {
-        // SAFETY: `b < n`, and each of these has `n` elements, asserted above.
-        let xq: [&[u8; 32]; T] = std::array::from_fn(|i| unsafe { codes[i].get_unchecked(b) });
+        // SAFETY: `b < n`, and every part of a vector has `n` blocks.
+        let xq: [&[u8; 32]; T] = std::array::from_fn(|i| unsafe { x[i].codes.get_unchecked(b) });
         let mut isum = [_mm256_setzero_si256(); T];
         for g0 in (0..8).step_by(run::<B>()) {
             let mut narrow = [_mm256_setzero_si256(); T];
@@ -231,9 +280,9 @@ fn tokens<B: Block32, const T: usize>(tile: &Tile, x: &Q8<'_>, t: usize) -> [__m
         let wm = if B::MINS { load_f32(&tile.min_factors[b]) } else { _mm256_setzero_ps() };
         for i in 0..T {
             // SAFETY: as above.
-            let (x_scale, x_sums) = unsafe { (*x[i].scales.get_unchecked(b), *x_sums[i].get_unchecked(b)) };
+            let (x_scale, x_sums) = unsafe { (*x[i].scales.get_unchecked(b), *x[i].sums.get_unchecked(b)) };
             acc[i] = accumulate::<B>(acc[i], isum[i], ws, wm, x_scale, x_sums);
         }
     }
-    acc
+    acc.map(|acc| [lane_f32(acc)])
 }

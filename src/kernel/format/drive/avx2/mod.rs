@@ -13,11 +13,11 @@ use super::LANES;
 use crate::kernel::format::Matrix;
 use std::arch::x86_64::*;
 
-/// From this many tokens on, unpacking a tile of rows once pays for itself.
+/// From this many vectors on, unpacking a tile of rows once pays for itself.
 const TILE_FROM: usize = 4;
 
-/// Tokens that share one pass over an unpacked tile.
-const TOKENS: usize = 4;
+/// Vectors that share one pass over an unpacked tile.
+const VECTORS: usize = 4;
 
 /// The bytes at `at`, which must have 32 of them.
 #[inline]
@@ -46,6 +46,15 @@ fn load_f32(from: &[f32; 8]) -> __m256 {
 fn store_f32(v: __m256, to: &mut [f32; 8]) {
     // SAFETY: 32 writable bytes; the instruction takes any alignment.
     unsafe { _mm256_storeu_ps(to.as_mut_ptr(), v) }
+}
+
+/// The eight lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn lane_f32(v: __m256) -> [f32; 8] {
+    let mut lanes = [0.0; 8];
+    store_f32(v, &mut lanes);
+    lanes
 }
 
 /// Codes as the bytes the instructions take.
