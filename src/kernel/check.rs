@@ -216,7 +216,8 @@ fn the_scalar_product_means_the_decoded_weights() {
         let row_bytes = format.geometry().row_bytes(n).expect("whole blocks");
         let acts = Acts::new(n, 1, 1);
         let input = acts.input();
-        let x = if q8.block == ActBlock::B32 { input.b32 } else { input.b256 }.expect("activations").vector(0);
+        let x =
+            if q8.block == ActBlock::B32 { input.b32 } else { input.b256 }.expect("activations").vector(0);
         for row in bytes.chunks_exact(row_bytes) {
             let mut w = vec![0.0; n];
             (format.decode)(row, &mut w);

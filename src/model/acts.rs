@@ -70,10 +70,7 @@ impl Acts {
     pub fn share(&mut self, tokens: usize) -> SharedActs<'_> {
         let n = self.n;
         let mut forms = self.forms.iter_mut().map(|f| f.share(n, tokens));
-        SharedActs {
-            f32: Shared::new(&mut self.f32[..tokens * n], n),
-            forms: [forms.next(), forms.next()],
-        }
+        SharedActs { f32: Shared::new(&mut self.f32[..tokens * n], n), forms: [forms.next(), forms.next()] }
     }
 }
 

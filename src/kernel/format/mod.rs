@@ -89,6 +89,14 @@ impl ActBlock {
             Self::B256 => 256,
         }
     }
+
+    /// The number of whole blocks in `n` elements.
+    pub const fn count(self, n: usize) -> usize {
+        match self {
+            Self::B32 => n / 32,
+            Self::B256 => n / 256,
+        }
+    }
 }
 
 /// Every format that runs.

@@ -103,4 +103,53 @@ impl Simd for Avx2 {
             _mm_storeu_si128(to.as_mut_ptr().cast(), h);
         });
     }
+    #[inline(always)]
+    fn sum(self, v: __m256) -> f32 {
+        op!({
+            let s4 = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+            _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)))
+        })
+    }
+    #[inline(always)]
+    fn sum4(self, v: [__m256; 4]) -> [f32; 4] {
+        op!({
+            // Two vectors' `s4` side by side, then the lanes that are to meet below each other.
+            let ab = _mm256_add_ps(
+                _mm256_permute2f128_ps::<0x20>(v[0], v[1]),
+                _mm256_permute2f128_ps::<0x31>(v[0], v[1]),
+            );
+            let cd = _mm256_add_ps(
+                _mm256_permute2f128_ps::<0x20>(v[2], v[3]),
+                _mm256_permute2f128_ps::<0x31>(v[2], v[3]),
+            );
+            let (even, odd) =
+                (_mm256_shuffle_ps::<0b10_00_10_00>(ab, cd), _mm256_shuffle_ps::<0b11_01_11_01>(ab, cd));
+            // Each half: s4[0], s4[2] of one vector and of another in `even`, s4[1], s4[3] in `odd`.
+            let even = _mm256_add_ps(even, _mm256_movehdup_ps(even));
+            let odd = _mm256_add_ps(odd, _mm256_movehdup_ps(odd));
+            let sums = _mm256_add_ps(even, odd);
+            let (low, high) = (_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
+            // Lanes 0 and 2 count: of `low` vectors 0 and 2, of `high` 1 and 3.
+            [
+                _mm_cvtss_f32(low),
+                _mm_cvtss_f32(high),
+                _mm_cvtss_f32(_mm_movehl_ps(low, low)),
+                _mm_cvtss_f32(_mm_movehl_ps(high, high)),
+            ]
+        })
+    }
+    #[inline(always)]
+    fn codes(self, v: [__m256; 2], to: &mut [i8; 16]) -> i16 {
+        op!({
+            let words = _mm256_packs_epi32(_mm256_cvtps_epi32(v[0]), _mm256_cvtps_epi32(v[1]));
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+            let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            _mm_storeu_si128(to.as_mut_ptr().cast(), bytes);
+            // Bytes 128 larger are not negative, and their sums are one instruction.
+            let sums = _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128());
+            let sum = _mm_cvtsi128_si32(sums) + _mm_extract_epi16::<4>(sums);
+            (sum - 16 * 128) as i16
+        })
+    }
 }

@@ -113,7 +113,9 @@ pub enum IsaError {
         name: String,
     },
     /// The CPU lacks it.
-    #[error("this CPU does not have the instruction set '{name}': use --isa auto, which takes the best it has")]
+    #[error(
+        "this CPU does not have the instruction set '{name}': use --isa auto, which takes the best it has"
+    )]
     Missing {
         /// The name that was asked for.
         name: String,
@@ -170,6 +172,26 @@ pub trait Simd: Copy + Send + Sync {
         let s = [a[0] + a[4], a[1] + a[5], a[2] + a[6], a[3] + a[7]];
         (s[0] + s[2]) + (s[1] + s[3])
     }
+
+    /// The [sums](Self::sum) of four vectors.
+    #[inline(always)]
+    fn sum4(self, v: [Self::V; 4]) -> [f32; 4] {
+        [self.sum(v[0]), self.sum(v[1]), self.sum(v[2]), self.sum(v[3])]
+    }
+
+    /// Sixteen lanes that hold integers in [-127, 127] as bytes. Returns their sum.
+    #[inline(always)]
+    fn codes(self, v: [Self::V; 2], to: &mut [i8; 16]) -> i16 {
+        let mut lanes = [[0.0; 8]; 2];
+        self.store(v[0], &mut lanes[0]);
+        self.store(v[1], &mut lanes[1]);
+        let mut sum = 0;
+        for (to, x) in to.iter_mut().zip(lanes.as_flattened()) {
+            *to = *x as i8;
+            sum += i16::from(*to);
+        }
+        sum
+    }
 }
 
 /// Calls a function that is generic over [`Simd`] with the implementation of an [`Isa`], compiled for it:
@@ -212,6 +234,13 @@ mod tests {
         let (x, y) = (s.load(&a), s.load(&b));
         let mut h = [0u16; 8];
         s.narrow(x, &mut h);
+        // Whole numbers in range of every lane.
+        let mut codes = [0i8; 16];
+        let whole =
+            |v: [f32; 8]| s.load(&v.map(|x| if x.abs() < 127.5 { x.round_ties_even() } else { -127.0 }));
+        let sum = s.codes([whole(a), whole(b)], &mut codes);
+        let codes = codes.map(|c| c as u8 as u32).as_chunks::<8>().0.to_vec();
+        let sums = s.sum4([x, y, s.add(x, y), s.splat(1.5)]).map(f32::to_bits);
         vec![
             out(s.add(x, y)),
             out(s.sub(x, y)),
@@ -225,6 +254,9 @@ mod tests {
             h.map(u32::from),
             out(s.keep_nan(x, y)),
             [s.sum(x).to_bits(); 8],
+            [sums[0], sums[1], sums[2], sums[3], 0, 0, 0, sum as u32],
+            codes[0],
+            codes[1],
         ]
     }
 

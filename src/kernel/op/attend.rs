@@ -24,6 +24,11 @@ impl<'a, E> Head<'a, E> {
         let (at, len) = (self.at, self.len);
         self.data.chunks_exact(self.stride).map(move |row| &row[at..at + len])
     }
+
+    /// Elements `at..at + len` of the head.
+    fn part(self, at: usize, len: usize) -> Self {
+        Self { at: self.at + at, len, ..self }
+    }
 }
 
 /// For every head `h`: `out[h] = sum_p e[p] * v[p] / sum_p e[p]` with `e[p] = exp(q[h] . k[p] * scale - max)`.
@@ -43,48 +48,161 @@ pub fn attend<S: Simd, E: Element>(
     let n = k.data.len() / k.stride;
     let heads = q.len() / k.len;
     scores.resize(heads * n, 0.0);
-    for (p, k) in k.rows().enumerate() {
-        for (h, q) in q.chunks_exact(k.len()).enumerate() {
-            scores[h * n + p] = dot(s, q, k) * scale;
+    let mut h = 0;
+    while h < heads {
+        // Stored numbers are widened once for several heads. No head is left over alone if that can be helped.
+        let take = match heads - h {
+            1 => 1,
+            2 | 4 => 2,
+            _ => 3,
+        };
+        let q = &q[h * k.len..][..take * k.len];
+        let scores = &mut scores[h * n..][..take * n];
+        let out = &mut out[h * v.len..][..take * v.len];
+        match take {
+            1 => some::<S, E, 1>(s, q, k, v, scale, scores, out),
+            2 => some::<S, E, 2>(s, q, k, v, scale, scores, out),
+            _ => some::<S, E, 3>(s, q, k, v, scale, scores, out),
         }
-    }
-    for (scores, out) in scores.chunks_exact_mut(n).zip(out.chunks_exact_mut(v.len)) {
-        let sum = s.splat(exp_sum(s, scores));
-        let mut at = 0;
-        while at < v.len {
-            let width = if v.len - at >= 64 { 64 } else { (v.len - at).min(8) };
-            let part = Head { at: v.at + at, len: width, ..v };
-            let out = &mut out[at..at + width];
-            if width == 64 {
-                weigh::<S, E, 8>(s, scores, part, sum, out);
-            } else {
-                weigh::<S, E, 1>(s, scores, part, sum, out);
-            }
-            at += width;
-        }
+        h += take;
     }
 }
 
-/// The weighted sum of up to `8 N` elements of each position, divided by `sum`.
+/// The same for `N` heads: as many as leave registers for all sums that are under way.
 #[inline(always)]
-fn weigh<S: Simd, E: Element, const N: usize>(s: S, e: &[f32], v: Head<'_, E>, sum: S::V, out: &mut [f32]) {
-    let mut acc = [s.splat(0.0); N];
-    for (&e, v) in e.iter().zip(v.rows()) {
-        let e = s.splat(e);
-        let (v8, rest) = v.as_chunks::<8>();
-        for (acc, v) in acc.iter_mut().zip(v8) {
-            *acc = s.add(*acc, s.mul(e, E::load(s, v)));
+fn some<S: Simd, E: Element, const N: usize>(
+    s: S,
+    q: &[f32],
+    k: Head<'_, E>,
+    v: Head<'_, E>,
+    scale: f32,
+    scores: &mut [f32],
+    out: &mut [f32],
+) {
+    let n = scores.len() / N;
+    let mut heads = [&q[..0]; N];
+    for (h, head) in heads.iter_mut().enumerate() {
+        *head = &q[h * k.len..][..k.len];
+    }
+    let fours = k.data.chunks_exact(4 * k.stride);
+    let rest = fours.remainder();
+    let mut p = 0;
+    for four in fours {
+        let row = |i: usize| &four[i * k.stride + k.at..][..k.len];
+        let dots = dots::<S, E, N>(s, heads, [row(0), row(1), row(2), row(3)]);
+        for (h, dots) in dots.iter().enumerate() {
+            for (i, dot) in dots.iter().enumerate() {
+                scores[h * n + p + i] = dot * scale;
+            }
         }
-        if !rest.is_empty() {
-            let mut pad = [E::default(); 8];
-            pad[..rest.len()].copy_from_slice(rest);
-            acc[0] = s.add(acc[0], s.mul(e, E::load(s, &pad)));
+        p += 4;
+    }
+    for row in rest.chunks_exact(k.stride) {
+        for (h, q) in heads.iter().enumerate() {
+            scores[h * n + p] = dot(s, q, &row[k.at..][..k.len]) * scale;
+        }
+        p += 1;
+    }
+    let mut sums = [s.splat(0.0); N];
+    for (sum, scores) in sums.iter_mut().zip(scores.chunks_exact_mut(n)) {
+        *sum = s.splat(exp_sum(s, scores));
+    }
+    let mut at = 0;
+    while at < v.len {
+        let wide = if N == 1 { 64 } else { 32 };
+        let width = if v.len - at >= wide { wide } else { (v.len - at).min(8) };
+        let part = v.part(at, width);
+        if width == 64 {
+            weigh::<S, E, N, 8>(s, scores, part, sums, out, at, v.len);
+        } else if width == 32 {
+            weigh::<S, E, N, 4>(s, scores, part, sums, out, at, v.len);
+        } else {
+            weigh::<S, E, N, 1>(s, scores, part, sums, out, at, v.len);
+        }
+        at += width;
+    }
+}
+
+/// The [dot products](dot) of `N` heads with the keys of four positions.
+#[inline(always)]
+fn dots<S: Simd, E: Element, const N: usize>(s: S, q: [&[f32]; N], k: [&[E]; 4]) -> [[f32; 4]; N] {
+    let (k8, k_rest) = (k.map(|k| k.as_chunks::<8>().0), k.map(|k| k.as_chunks::<8>().1));
+    let mut acc = [[s.splat(0.0); 4]; N];
+    for i in 0..k8[0].len() {
+        let mut heads = [s.splat(0.0); N];
+        for (to, q) in heads.iter_mut().zip(q) {
+            *to = s.load(&q.as_chunks::<8>().0[i]);
+        }
+        for (p, k8) in k8.iter().enumerate() {
+            let k = E::load(s, &k8[i]);
+            for (acc, &q) in acc.iter_mut().zip(&heads) {
+                acc[p] = s.add(acc[p], s.mul(q, k));
+            }
         }
     }
-    for (acc, out) in acc.into_iter().zip(out.chunks_mut(8)) {
-        let mut lanes = [0.0; 8];
-        s.store(s.div(acc, sum), &mut lanes);
-        out.copy_from_slice(&lanes[..out.len()]);
+    if !k_rest[0].is_empty() {
+        for (p, k) in k_rest.iter().enumerate() {
+            let k = E::load(s, &padded(k));
+            for (acc, q) in acc.iter_mut().zip(q) {
+                acc[p] = s.add(acc[p], s.mul(s.load(&padded(q.as_chunks::<8>().1)), k));
+            }
+        }
+    }
+    let mut dots = [[0.0; 4]; N];
+    for (dots, acc) in dots.iter_mut().zip(acc) {
+        *dots = s.sum4(acc);
+    }
+    dots
+}
+
+/// Fewer than eight elements, and zeros after them: those add +0, which changes nothing.
+#[inline(always)]
+fn padded<E: Element>(rest: &[E]) -> [E; 8] {
+    let mut pad = [E::default(); 8];
+    pad[..rest.len()].copy_from_slice(rest);
+    pad
+}
+
+/// The weighted sums of up to `8 W` elements of each position, divided by `sums`; `e` is `[N][positions]`. They go to `at..` of
+/// each head's `len` outputs.
+#[inline(always)]
+fn weigh<S: Simd, E: Element, const N: usize, const W: usize>(
+    s: S,
+    e: &[f32],
+    v: Head<'_, E>,
+    sums: [S::V; N],
+    out: &mut [f32],
+    at: usize,
+    len: usize,
+) {
+    let n = e.len() / N;
+    let mut acc = [[s.splat(0.0); W]; N];
+    for (p, v) in v.rows().enumerate() {
+        let mut weights = [s.splat(0.0); N];
+        for (h, weight) in weights.iter_mut().enumerate() {
+            *weight = s.splat(e[h * n + p]);
+        }
+        let (v8, rest) = v.as_chunks::<8>();
+        for (w, v) in v8.iter().enumerate().take(W) {
+            let v = E::load(s, v);
+            for (acc, &weight) in acc.iter_mut().zip(&weights) {
+                acc[w] = s.add(acc[w], s.mul(weight, v));
+            }
+        }
+        if !rest.is_empty() {
+            let v = E::load(s, &padded(rest));
+            for (acc, &weight) in acc.iter_mut().zip(&weights) {
+                acc[0] = s.add(acc[0], s.mul(weight, v));
+            }
+        }
+    }
+    for (h, (acc, sum)) in acc.into_iter().zip(sums).enumerate() {
+        let out = &mut out[h * len + at..][..v.len];
+        for (acc, out) in acc.into_iter().zip(out.chunks_mut(8)) {
+            let mut lanes = [0.0; 8];
+            s.store(s.div(acc, sum), &mut lanes);
+            out.copy_from_slice(&lanes[..out.len()]);
+        }
     }
 }
 
@@ -136,7 +254,7 @@ mod tests {
     fn values_and_bits_for_every_shape() {
         for (len, vlen) in [(64, 64), (256, 256), (48, 80), (20, 12), (128, 130)] {
             for positions in [1, 2, 9, 70] {
-                for heads in [1, 3] {
+                for heads in [1, 2, 3, 4, 7] {
                     let (stride, at) = (3 * len.max(vlen), len.max(vlen));
                     let q = numbers(heads * len, 3);
                     let (k, v) = (numbers(positions * stride, 1), numbers(positions * stride, 5));

@@ -27,7 +27,7 @@ pub struct Q8<'a> {
     pub n: usize,
     /// Terms that are stored of each token: 1 or 2.
     pub stored: usize,
-    /// Terms that products are made of, at most `stored`.
+    /// Terms that products are made of: 1 or all.
     pub terms: usize,
     /// `[tokens][stored][n]`
     pub codes: &'a [i8],
@@ -62,8 +62,10 @@ impl<'a> Q8<'a> {
     /// Vector `v`: term `v % terms` of token `v / terms`.
     #[inline]
     pub fn vector(&self, v: usize) -> Q8Row<'a> {
-        let i = v / self.terms * self.stored + v % self.terms;
-        let (blocks, sums) = (self.n / self.block.elements(), self.n / SUM);
+        // Called for every few products: no divisions.
+        debug_assert!(self.terms == self.stored || self.terms == 1);
+        let i = if self.terms == self.stored { v } else { v * self.stored };
+        let (blocks, sums) = (self.block.count(self.n), self.n / SUM);
         Q8Row {
             codes: &self.codes[i * self.n..][..self.n],
             scales: &self.scales[i * blocks..][..blocks],
@@ -111,21 +113,20 @@ pub fn quantize<S: Simd>(
         let d = if d > MAX_SCALE { MAX_SCALE } else { d };
         *scale = d;
         let inverse = s.splat(1.0 / d);
-        let (lo, hi) = (s.splat(-127.0), s.splat(127.0));
-        let (codes8, _) = codes.as_chunks_mut::<8>();
-        for (codes, x) in codes8.iter_mut().zip(x8) {
-            let q = s.round(s.mul(s.load(x), inverse));
-            s.store(s.max(s.min(q, hi), lo), &mut lanes);
-            for (c, q) in codes.iter_mut().zip(lanes) {
-                // Exact: `q` is a whole number in [-127, 127].
-                *c = q as i8;
-            }
-        }
-        for (sum, codes) in sums.iter_mut().zip(codes.chunks_exact(SUM)) {
-            *sum = codes.iter().map(|&c| i16::from(c)).sum();
+        let sixteens = x8.as_chunks::<2>().0.iter().zip(codes.as_chunks_mut::<SUM>().0).zip(sums);
+        for ((x, codes), sum) in sixteens {
+            let whole = [whole(s, &x[0], inverse), whole(s, &x[1], inverse)];
+            *sum = s.codes(whole, codes);
         }
     }
     finite
+}
+
+/// The codes of eight numbers, as floats.
+#[inline(always)]
+fn whole<S: Simd>(s: S, x: &[f32; 8], inverse: S::V) -> S::V {
+    let q = s.round(s.mul(s.load(x), inverse));
+    s.max(s.min(q, s.splat(127.0)), s.splat(-127.0))
 }
 
 /// What quantisation loses: `x[i] - scale * code[i]` into `rest`, both operations rounded.

@@ -1,8 +1,8 @@
 //! Formats of 256-element blocks whose sub-blocks of 16 or 32 have integer scales (and perhaps minimums).
 
 use super::{
-    LANES, Prefetch, TILE_FROM, VECTORS, lane_f32, load, load_f32, pairs, store, store_f32, sums, transpose,
-    unsigned,
+    LANES, Prefetch, TILE_FROM, VECTORS, blocks, load, load_f32, pairs, products, store, store_f32, sums,
+    transpose, unsigned,
 };
 use crate::kernel::format::Matrix;
 use crate::kernel::format::drive::{Tile, put};
@@ -167,7 +167,7 @@ fn pass<B: Block256, const T: usize>(
         for b in 0..n {
             next.ask::<B::Bytes>();
             // SAFETY: every row and every part of the vectors has `n` blocks, asserted above.
-            let blocks: [&B::Bytes; LANES] = std::array::from_fn(|i| unsafe { rows[i].get_unchecked(b) });
+            let blocks = unsafe { blocks(&rows, b) };
             let mut xsums = [_mm256_setzero_si256(); T];
             let mut xq: [&[[u8; 32]]; T] = [&[]; T];
             let mut isum = [[_mm256_setzero_si256(); LANES]; T];
@@ -204,7 +204,7 @@ fn pass<B: Block256, const T: usize>(
                 acc[t] = accumulate::<B>(acc[t], sums(isum[t]), corr, d, dmin, xs);
             }
         }
-        put(x, out, first - range.start, v, &acc.map(|acc| [lane_f32(acc)]));
+        put(x, out, first - range.start, v, &products(&acc));
     }
 }
 
@@ -243,8 +243,10 @@ pub fn unpack<B: Block256, const FLIP: bool>(
     tile.min_factors.resize(if B::MINS { n * groups } else { 0 }, [0.0; 8]);
     let flip = _mm256_set1_epi8(if flips { -128 } else { 0 });
     let rows = super::lanes(w, first, B::blocks);
+    assert!(rows.iter().all(|r| r.len() == n));
     for b in 0..n {
-        let blocks: [&B::Bytes; LANES] = std::array::from_fn(|i| &rows[i][b]);
+        // SAFETY: every row has `n` blocks, asserted above.
+        let blocks = unsafe { blocks(&rows, b) };
         for j in 0..8 {
             let mut codes = [_mm256_setzero_si256(); LANES];
             for (codes, block) in codes.iter_mut().zip(blocks) {
@@ -377,5 +379,5 @@ fn vectors<B: Block256, const T: usize>(tile: &Tile, x: &Q8<'_>, v: usize) -> [[
             acc[i] = accumulate::<B>(acc[i], isum[i], corr[i], d, dmin, _mm256_set1_ps(x[i].scales[b]));
         }
     }
-    acc.map(|acc| [lane_f32(acc)])
+    products(&acc)
 }

@@ -1,8 +1,8 @@
 //! Formats of 32-element blocks with one scale (and perhaps one minimum) a block.
 
 use super::{
-    LANES, Prefetch, TILE_FROM, VECTORS, halves, lane_f32, load, load_f32, pairs, store, store_f32, sums4,
-    transpose4, unsigned,
+    LANES, Prefetch, TILE_FROM, VECTORS, blocks, halves, load, load_f32, pairs, products, store, store_f32,
+    sums4, transpose4, unsigned,
 };
 use crate::kernel::format::Matrix;
 use crate::kernel::format::drive::{Tile, put};
@@ -119,7 +119,13 @@ fn few<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32
 /// One pass over the weights for `T` vectors from `v` on.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn pass<B: Block32, const T: usize>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, v: usize, out: &mut Cols<'_, f32>) {
+fn pass<B: Block32, const T: usize>(
+    isa: Avx2,
+    w: &Matrix<'_>,
+    x: &Q8<'_>,
+    v: usize,
+    out: &mut Cols<'_, f32>,
+) {
     let n = x.n / 32;
     let vectors: [Vector<'_>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
     let range = out.range();
@@ -128,23 +134,18 @@ fn pass<B: Block32, const T: usize>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, v: us
         assert!(rows.iter().all(|r| r.len() == n));
         let mut next = Prefetch::rows(w, first + LANES);
         let mut acc = [_mm256_setzero_ps(); T];
-        let mut block = |b: usize| {
+        for b in (0..n).step_by(2) {
             next.ask::<B::Bytes>();
-            // SAFETY: every row and every part of the vectors has `n` blocks, asserted above, and `b` is below it.
-            unsafe {
-                let blocks = std::array::from_fn(|i| rows[i].get_unchecked(b));
-                step::<B, T>(isa, &mut acc, blocks, &vectors, b);
+            // SAFETY: every row and every part of the vectors has `n` blocks, asserted above.
+            unsafe { step::<B, T>(isa, &mut acc, blocks(&rows, b), &vectors, b) }
+            // Two at a time: there are more pointers than registers, and they are fetched once for both.
+            if b + 1 < n {
+                next.ask::<B::Bytes>();
+                // SAFETY: as above.
+                unsafe { step::<B, T>(isa, &mut acc, blocks(&rows, b + 1), &vectors, b + 1) }
             }
-        };
-        // Two at a time: there are more pointers than registers, and they are fetched once for both.
-        for b in (1..n).step_by(2) {
-            block(b - 1);
-            block(b);
         }
-        if n % 2 == 1 {
-            block(n - 1);
-        }
-        put(x, out, first - range.start, v, &acc.map(|acc| [lane_f32(acc)]));
+        put(x, out, first - range.start, v, &products(&acc));
     }
 }
 
@@ -164,7 +165,11 @@ unsafe fn step<B: Block32, const T: usize>(
     const { assert!(!B::MINS || B::OFFSET == 0) };
     let ones = _mm256_set1_epi16(1);
     // SAFETY: the caller's promise.
-    let x: [[__m256i; 2]; T] = std::array::from_fn(|t| unsafe { halves(vectors[t].codes.get_unchecked(b)) });
+    let codes = |t: usize| unsafe { vectors[t].codes.get_unchecked(b) };
+    let mut x = [[_mm256_setzero_si256(); 2]; T];
+    for t in 0..T {
+        x[t] = halves(codes(t));
+    }
     let mut parts = [[_mm256_setzero_si256(); 4]; T];
     for i in 0..4 {
         let codes = B::codes(isa, blocks[i], blocks[i + 4]);
@@ -204,14 +209,19 @@ pub fn unpack<B: Block32, const FLIP: bool>(
     tile.min_factors.resize(if B::MINS { n * groups } else { 0 }, [0.0; 8]);
     let flip = _mm256_set1_epi8(if FLIP && B::SIGNED { -128 } else { 0 });
     let rows = super::lanes(w, first, B::blocks);
+    assert!(rows.iter().all(|r| r.len() == n));
     for b in 0..n {
-        let blocks: [&B::Bytes; LANES] = std::array::from_fn(|i| &rows[i][b]);
-        let codes: [[__m256i; 2]; 4] = std::array::from_fn(|i| B::codes(isa, blocks[i], blocks[i + 4]));
+        // SAFETY: every row has `n` blocks, asserted above.
+        let blocks = unsafe { blocks(&rows, b) };
+        let mut codes = [[_mm256_setzero_si256(); 2]; 4];
+        for (i, codes) in codes.iter_mut().enumerate() {
+            *codes = B::codes(isa, blocks[i], blocks[i + 4]);
+        }
         let to = &mut tile.codes[b * 8 * groups..][..8 * groups];
         for half in 0..2 {
-            let fours = transpose4(codes.map(|c| _mm256_xor_si256(c[half], flip)));
+            let fours = transpose4([codes[0][half], codes[1][half], codes[2][half], codes[3][half]]);
             for (k, v) in fours.into_iter().enumerate() {
-                store(v, &mut to[(half * 4 + k) * groups + group]);
+                store(_mm256_xor_si256(v, flip), &mut to[(half * 4 + k) * groups + group]);
             }
         }
         store_f32(B::scales(isa, blocks), &mut tile.factors[b * groups + group]);
@@ -284,5 +294,5 @@ fn vectors<B: Block32, const T: usize>(tile: &Tile, x: &Q8<'_>, v: usize) -> [[[
             acc[i] = accumulate::<B>(acc[i], isum[i], ws, wm, x_scale, x_sums);
         }
     }
-    acc.map(|acc| [lane_f32(acc)])
+    products(&acc)
 }

@@ -48,13 +48,15 @@ fn store_f32(v: __m256, to: &mut [f32; 8]) {
     unsafe { _mm256_storeu_ps(to.as_mut_ptr(), v) }
 }
 
-/// The eight lanes.
+/// The products of eight rows with each of some vectors.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn lane_f32(v: __m256) -> [f32; 8] {
-    let mut lanes = [0.0; 8];
-    store_f32(v, &mut lanes);
-    lanes
+fn products<const T: usize>(acc: &[__m256; T]) -> [[[f32; LANES]; 1]; T] {
+    let mut products = [[[0.0; LANES]; 1]; T];
+    for (to, &acc) in products.iter_mut().zip(acc) {
+        store_f32(acc, &mut to[0]);
+    }
+    products
 }
 
 /// Codes as the bytes the instructions take.
@@ -162,6 +164,28 @@ fn pairs(signed: bool, codes: __m256i, x: __m256i) -> __m256i {
 #[inline(always)]
 fn lanes<'a, B>(w: &Matrix<'a>, first: usize, blocks: fn(&'a [u8]) -> &'a [B]) -> [&'a [B]; LANES] {
     std::array::from_fn(|i| blocks(w.row((first + i).min(w.rows() - 1))))
+}
+
+/// Block `b` of each of eight rows.
+///
+/// # Safety
+/// Every row must have more than `b` blocks.
+#[inline(always)]
+unsafe fn blocks<'a, B>(rows: &[&'a [B]; LANES], b: usize) -> [&'a B; LANES] {
+    let [r0, r1, r2, r3, r4, r5, r6, r7] = rows;
+    // SAFETY: the caller's promise. (A closure would not always be inlined into functions that need CPU features.)
+    unsafe {
+        [
+            r0.get_unchecked(b),
+            r1.get_unchecked(b),
+            r2.get_unchecked(b),
+            r3.get_unchecked(b),
+            r4.get_unchecked(b),
+            r5.get_unchecked(b),
+            r6.get_unchecked(b),
+            r7.get_unchecked(b),
+        ]
+    }
 }
 
 /// Asks for the memory of the next eight rows while these are computed, so that it is there when their turn comes: eight

@@ -10,7 +10,13 @@ use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 
 /// The product under the contract for the rows in `out.range()`.
-pub fn matmul<V: Vnni, B: Block32>(v: V, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
+pub fn matmul<V: Vnni, B: Block32>(
+    v: V,
+    w: Matrix<'_>,
+    x: &Q8<'_>,
+    out: &mut Cols<'_, f32>,
+    tile: &mut Tile,
+) {
     if x.vectors() < TILE_FROM {
         return block32::matmul::<B>(v.avx2(), w, x, out, tile);
     }
