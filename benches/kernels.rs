@@ -74,15 +74,10 @@ impl Activations {
     }
 
     fn input(&self) -> Input<'_> {
-        let [b32, b256] = self.forms.each_ref().map(|form| {
-            Some(Q8 {
-                block: form.block,
-                n: COLS,
-                codes: &form.codes,
-                scales: &form.scales,
-                sums: &form.sums,
-            })
-        });
+        let [b32, b256] = self
+            .forms
+            .each_ref()
+            .map(|form| Some(Q8::new(form.block, COLS, &form.codes, &form.scales, &form.sums)));
         Input { f32: &self.f32, n: COLS, b32, b256 }
     }
 }

@@ -127,13 +127,7 @@ impl Vector {
 
     /// The CPU's products.
     fn by(&self, isa: Isa, w: Matrix<'_>) -> Vec<f32> {
-        let q8 = self.form.map(|block| Q8 {
-            block,
-            n: w.cols(),
-            codes: &self.codes,
-            scales: &self.scales,
-            sums: &self.sums,
-        });
+        let q8 = self.form.map(|block| Q8::new(block, w.cols(), &self.codes, &self.scales, &self.sums));
         let form = |block| q8.filter(|q| q.block == block);
         let input =
             Input { f32: &self.f32, n: w.cols(), b32: form(ActBlock::B32), b256: form(ActBlock::B256) };

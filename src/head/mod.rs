@@ -97,15 +97,7 @@ impl Head {
         let tokens = hidden.len() / dim;
         let q8 = self.form.map(|block| {
             let (n, blocks) = (tokens * dim, tokens * dim / block.elements());
-            Q8 {
-                block,
-                n: dim,
-                stored: 1,
-                terms: 1,
-                codes: &self.codes[..n],
-                scales: &self.scales[..blocks],
-                sums: &self.sums[..n / SUM],
-            }
+            Q8::new(block, dim, &self.codes[..n], &self.scales[..blocks], &self.sums[..n / SUM])
         });
         let form = |block| q8.filter(|q| q.block == block);
         Input { f32: hidden, n: dim, b32: form(ActBlock::B32), b256: form(ActBlock::B256) }

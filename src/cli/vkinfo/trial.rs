@@ -176,15 +176,7 @@ fn product(gpu: &mut Gpu, x: &Codes, first: u32, out: &mut [f32]) -> Result<Done
 
 /// The CPU's products.
 fn products(w: Matrix<'_>, vector: &[f32], x: &Codes) -> Vec<f32> {
-    let q8 = Q8 {
-        block: ActBlock::B32,
-        n: w.cols(),
-        stored: 1,
-        terms: 1,
-        codes: &x.codes,
-        scales: &x.scales,
-        sums: &x.sums,
-    };
+    let q8 = Q8::new(ActBlock::B32, w.cols(), &x.codes, &x.scales, &x.sums);
     let input = Input { f32: vector, n: w.cols(), b32: Some(q8), b256: None };
     let mut out = vec![0.0; w.rows()];
     matmul(Isa::detect(), false, w, &input, &mut Cols::whole(&mut out, w.rows()), &mut Scratch::default());

@@ -49,6 +49,11 @@ pub struct Q8Row<'a> {
 }
 
 impl<'a> Q8<'a> {
+    /// Activations of one term.
+    pub fn new(block: ActBlock, n: usize, codes: &'a [i8], scales: &'a [f32], sums: &'a [i16]) -> Self {
+        Self { block, n, stored: 1, terms: 1, codes, scales, sums }
+    }
+
     /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.codes.len() / (self.n * self.stored)

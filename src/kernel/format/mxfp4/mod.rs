@@ -92,15 +92,7 @@ mod tests {
             .collect();
         let w = Matrix::new(&FORMAT, &bytes, 256, 32).expect("256 rows of one block");
         let (codes, scales, sums) = ([100i8; 32], [0.75f32], [1600i16; 2]);
-        let x = Q8 {
-            block: ActBlock::B32,
-            n: 32,
-            stored: 1,
-            terms: 1,
-            codes: &codes,
-            scales: &scales,
-            sums: &sums,
-        };
+        let x = Q8::new(ActBlock::B32, 32, &codes, &scales, &sums);
         let Dot::Q8(q8) = &FORMAT.dot else { panic!("an int8 format") };
         let product = |isa| {
             let mut out = [f32::NAN; 256];

@@ -22,7 +22,7 @@ pub(super) static FORMAT: Format = Format {
         block: ActBlock::B256,
         scalar: dot,
         #[cfg(target_arch = "x86_64")]
-        avx2: Some(super::drive::avx2::block256::matmul::<avx2::Q4_0S>),
+        x86: Some(super::drive::Kernels::block256::<avx2::Q4_0S>()),
     }),
 };
 
