@@ -152,6 +152,7 @@ pub struct Matrix<'a> {
     bytes: &'a [u8],
     rows: usize,
     cols: usize,
+    row_bytes: usize,
 }
 
 /// Why bytes are no matrix of the given shape.
@@ -192,12 +193,12 @@ impl<'a> Matrix<'a> {
         cols: usize,
     ) -> Result<Self, MatrixError> {
         let (ty, block) = (format.ty, format.geometry().block);
-        let row = format.geometry().row_bytes(cols).ok_or(MatrixError::Block { cols, ty, block })?;
-        let want = row.saturating_mul(rows);
+        let row_bytes = format.geometry().row_bytes(cols).ok_or(MatrixError::Block { cols, ty, block })?;
+        let want = row_bytes.saturating_mul(rows);
         if want != bytes.len() {
             return Err(MatrixError::Size { rows, cols, ty, want, have: bytes.len() });
         }
-        Ok(Self { format, bytes, rows, cols })
+        Ok(Self { format, bytes, rows, cols, row_bytes })
     }
 
     /// The format.
@@ -222,7 +223,7 @@ impl<'a> Matrix<'a> {
 
     /// Bytes in a row.
     pub fn row_bytes(&self) -> usize {
-        self.bytes.len() / self.rows.max(1)
+        self.row_bytes
     }
 
     /// Some of the rows, as a matrix of their own.
@@ -230,13 +231,14 @@ impl<'a> Matrix<'a> {
     /// # Panics
     /// If there are not that many rows.
     pub fn part(&self, rows: std::ops::Range<usize>) -> Self {
-        let n = self.row_bytes();
+        let n = self.row_bytes;
         Self { bytes: &self.bytes[rows.start * n..rows.end * n], rows: rows.len(), ..*self }
     }
 
     /// The bytes of row `r`.
+    #[inline]
     pub fn row(&self, r: usize) -> &'a [u8] {
-        &self.bytes[r * self.row_bytes()..][..self.row_bytes()]
+        &self.bytes[r * self.row_bytes..][..self.row_bytes]
     }
 
     /// Decodes row `r` into `out` (`cols` floats).

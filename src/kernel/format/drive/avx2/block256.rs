@@ -160,13 +160,12 @@ fn pass<B: Block256, const T: usize>(
     let picks = std::hint::black_box(&PICKS);
     let range = out.range();
     for first in range.clone().step_by(LANES) {
-        let rows = super::lanes(w, first, B::blocks);
-        assert!(rows.iter().all(|r| r.len() == n));
+        let rows = super::lanes(w, first, n, B::blocks);
         let mut next = Prefetch::rows(w, first + LANES);
         let mut acc = [_mm256_setzero_ps(); T];
         for b in 0..n {
             next.ask::<B::Bytes>();
-            // SAFETY: every row and every part of the vectors has `n` blocks, asserted above.
+            // SAFETY: every row and every part of the vectors has `n` blocks, which `lanes` and `Vector::new` assert.
             let blocks = unsafe { blocks(&rows, b) };
             let mut xsums = [_mm256_setzero_si256(); T];
             let mut xq: [&[[u8; 32]]; T] = [&[]; T];
@@ -242,10 +241,9 @@ pub fn unpack<B: Block256, const FLIP: bool>(
     tile.factors.resize(n * groups, [0.0; 8]);
     tile.min_factors.resize(if B::MINS { n * groups } else { 0 }, [0.0; 8]);
     let flip = _mm256_set1_epi8(if flips { -128 } else { 0 });
-    let rows = super::lanes(w, first, B::blocks);
-    assert!(rows.iter().all(|r| r.len() == n));
+    let rows = super::lanes(w, first, n, B::blocks);
     for b in 0..n {
-        // SAFETY: every row has `n` blocks, asserted above.
+        // SAFETY: every row has `n` blocks, which `lanes` asserts.
         let blocks = unsafe { blocks(&rows, b) };
         for j in 0..8 {
             let mut codes = [_mm256_setzero_si256(); LANES];

@@ -160,10 +160,20 @@ fn pairs(signed: bool, codes: __m256i, x: __m256i) -> __m256i {
     }
 }
 
-/// Rows `first..first + 8` of a matrix as blocks. Lanes past the last row repeat it; their results are dropped.
+/// Rows `first..first + 8` of a matrix as `n` blocks each. Lanes past the last row repeat it; their results are dropped.
 #[inline(always)]
-fn lanes<'a, B>(w: &Matrix<'a>, first: usize, blocks: fn(&'a [u8]) -> &'a [B]) -> [&'a [B]; LANES] {
-    std::array::from_fn(|i| blocks(w.row((first + i).min(w.rows() - 1))))
+fn lanes<'a, B>(
+    w: &Matrix<'a>,
+    first: usize,
+    n: usize,
+    blocks: impl Fn(&'a [u8]) -> &'a [B],
+) -> [&'a [B]; LANES] {
+    let mut rows: [&[B]; LANES] = [&[]; LANES];
+    for (i, row) in rows.iter_mut().enumerate() {
+        *row = blocks(w.row((first + i).min(w.rows() - 1)));
+        assert!(row.len() == n, "{n} blocks in a row");
+    }
+    rows
 }
 
 /// Block `b` of each of eight rows.
