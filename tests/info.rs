@@ -86,11 +86,11 @@ fn files_that_cannot_be_run() -> Outcome {
         .put("bad", |w, key| {
             w.str(key, "\u{1b}[2Jcleared\u{202e}");
         })
-        .raw_tensor("blk.0.attn_q.weight", &[256], GgmlType(16), vec![0; 66]);
+        .raw_tensor("blk.0.attn_q.weight", &[256], GgmlType(15), vec![0; 292]);
     let file = model.write(dir.path(), "tiny.gguf");
     let shown = text(&["--metadata", "--tensors"], &file)?;
     assert!(shown.contains("architecture 'nosuch' is not supported"), "{shown}");
-    assert!(shown.contains("1 tensors of type IQ2_XXS, the first blk.0.attn_q.weight"), "{shown}");
+    assert!(shown.contains("1 tensors of type Q8_K, the first blk.0.attn_q.weight"), "{shown}");
     assert!(shown.contains("bad = \"\\u{1b}[2Jcleared\\u{202e}\""), "{shown}");
     assert!(!shown.contains('\u{1b}'), "control characters must not reach the terminal");
 

@@ -27,7 +27,10 @@ impl Geometry {
     }
 }
 
-#[expect(missing_docs, reason = "the constants are the names of the codes: ggml's, but for Q4_0S")]
+#[expect(
+    missing_docs,
+    reason = "the constants are the names of the codes: ggml's, but for those from 128 on"
+)]
 impl GgmlType {
     pub const F32: Self = Self(0);
     pub const F16: Self = Self(1);
@@ -41,11 +44,22 @@ impl GgmlType {
     pub const Q4_K: Self = Self(12);
     pub const Q5_K: Self = Self(13);
     pub const Q6_K: Self = Self(14);
+    pub const IQ2_XXS: Self = Self(16);
+    pub const IQ2_XS: Self = Self(17);
+    pub const IQ3_XXS: Self = Self(18);
+    pub const IQ1_S: Self = Self(19);
     pub const IQ4_NL: Self = Self(20);
+    pub const IQ3_S: Self = Self(21);
+    pub const IQ2_S: Self = Self(22);
     pub const IQ4_XS: Self = Self(23);
+    pub const IQ1_M: Self = Self(29);
     pub const BF16: Self = Self(30);
+    pub const TQ1_0: Self = Self(34);
+    pub const TQ2_0: Self = Self(35);
     pub const MXFP4: Self = Self(39);
     pub const Q4_0S: Self = Self(128);
+    pub const Q4_0S_PSY: Self = Self(129);
+    pub const Q4_VVC: Self = Self(130);
 
     /// The geometry, or `None` for a code that names no type (never assigned, or withdrawn).
     pub fn geometry(self) -> Option<Geometry> {
@@ -84,6 +98,8 @@ impl GgmlType {
             39 => ("MXFP4", 32, 17),
             // Ours: far above what ggml assigns.
             128 => ("Q4_0S", 256, 130),
+            129 => ("Q4_0S_PSY", 256, 132),
+            130 => ("Q4_VVC", 256, 98),
             _ => return None,
         };
         Some(Geometry { name, block, bytes })

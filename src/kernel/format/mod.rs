@@ -8,6 +8,14 @@ mod bf16;
 mod f16;
 mod f32;
 mod geometry;
+mod grid;
+mod iq1_m;
+mod iq1_s;
+mod iq2_s;
+mod iq2_xs;
+mod iq2_xxs;
+mod iq3_s;
+mod iq3_xxs;
 mod iq4_nl;
 mod iq4_xs;
 mod mxfp4;
@@ -15,13 +23,18 @@ mod q2_k;
 mod q3_k;
 mod q4_0;
 mod q4_0s;
+mod q4_0s_psy;
 mod q4_1;
 mod q4_k;
+mod q4_vvc;
 mod q5_0;
 mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod scaled;
+mod tq1_0;
+mod tq2_0;
 
 pub mod drive;
 
@@ -113,11 +126,22 @@ static FORMATS: &[&Format] = &[
     &q4_k::FORMAT,
     &q5_k::FORMAT,
     &q6_k::FORMAT,
+    &iq2_xxs::FORMAT,
+    &iq2_xs::FORMAT,
+    &iq3_xxs::FORMAT,
+    &iq1_s::FORMAT,
     &iq4_nl::FORMAT,
+    &iq3_s::FORMAT,
+    &iq2_s::FORMAT,
     &iq4_xs::FORMAT,
+    &iq1_m::FORMAT,
     &bf16::FORMAT,
+    &tq1_0::FORMAT,
+    &tq2_0::FORMAT,
     &mxfp4::FORMAT,
     &q4_0s::FORMAT,
+    &q4_0s_psy::FORMAT,
+    &q4_vvc::FORMAT,
 ];
 
 /// Every format that runs, in the order of the codes.

@@ -25,6 +25,8 @@ pub trait Block256: 'static {
     const SUB: usize;
     /// Whether sub-blocks have minimums.
     const MINS: bool;
+    /// The f32 scales of a block: one, or two for its halves. Each is a step of its own; minimums go with one scale only.
+    const PARTS: usize = 1;
 
     /// The blocks of a row.
     fn blocks(row: &[u8]) -> &[Self::Bytes];
@@ -39,6 +41,10 @@ pub trait Block256: 'static {
     }
     /// The f32 scales of eight rows' blocks.
     fn d(isa: Avx2, blocks: [&Self::Bytes; LANES]) -> __m256;
+    /// The f32 scales of the second halves; only called if [`PARTS`](Self::PARTS) is 2.
+    fn d_second(isa: Avx2, blocks: [&Self::Bytes; LANES]) -> __m256 {
+        Self::d(isa, blocks)
+    }
     /// The f32 scales of the minimums (subtracted); only called if [`MINS`](Self::MINS).
     fn dmin(isa: Avx2, blocks: [&Self::Bytes; LANES]) -> __m256 {
         Self::d(isa, blocks)
@@ -99,6 +105,23 @@ fn arranged_sums(sums: &[i16; 16]) -> __m256i {
         14, 15,
     );
     _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_shuffle_epi8(natural, split))
+}
+
+/// Those of `n` equal pieces of a block that are in part `part` of it.
+pub const fn of_part<B: Block256>(part: usize, n: usize) -> std::ops::Range<usize> {
+    const { assert!(B::PARTS == 1 || (B::PARTS == 2 && !B::MINS)) };
+    part * n / B::PARTS..(part + 1) * n / B::PARTS
+}
+
+/// Of [arranged sums](arranged_sums), those of a part; 0 in place of the others.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn sums_of_part<B: Block256>(sums: __m256i, part: usize) -> __m256i {
+    match (B::PARTS, part) {
+        (1, _) => sums,
+        (_, 0) => _mm256_and_si256(sums, _mm256_setr_epi64x(-1, 0, -1, 0)),
+        _ => _mm256_and_si256(sums, _mm256_setr_epi64x(0, -1, 0, -1)),
+    }
 }
 
 /// For each 32 elements: bytes `2j` and `2j + 1` of each half, repeated, which picks the i16 scale of that half of them.
@@ -169,8 +192,6 @@ fn pass<B: Block256, const T: usize>(
             let blocks = unsafe { blocks(&rows, b) };
             let mut xsums = [_mm256_setzero_si256(); T];
             let mut xq: [&[[u8; 32]]; T] = [&[]; T];
-            let mut isum = [[_mm256_setzero_si256(); LANES]; T];
-            let mut corr = [[_mm256_setzero_si256(); LANES]; T];
             for t in 0..T {
                 // SAFETY: as above.
                 unsafe {
@@ -178,29 +199,33 @@ fn pass<B: Block256, const T: usize>(
                     xq[t] = vectors[t].codes.get_unchecked(b).as_chunks().0;
                 }
             }
-            for (i, block) in blocks.into_iter().enumerate() {
-                let scales = B::scales(isa, block);
-                for j in 0..8 {
-                    let codes = B::codes(isa, block, j);
-                    let scale = _mm256_shuffle_epi8(scales, load(&picks[j]));
-                    for t in 0..T {
-                        let p = pairs(B::SIGNED, codes, load(&xq[t][j]));
-                        isum[t][i] = _mm256_add_epi32(isum[t][i], _mm256_madd_epi16(p, scale));
+            for part in 0..B::PARTS {
+                let mut isum = [[_mm256_setzero_si256(); LANES]; T];
+                let mut corr = [[_mm256_setzero_si256(); LANES]; T];
+                for (i, block) in blocks.into_iter().enumerate() {
+                    let scales = B::scales(isa, block);
+                    for j in of_part::<B>(part, 8) {
+                        let codes = B::codes(isa, block, j);
+                        let scale = _mm256_shuffle_epi8(scales, load(&picks[j]));
+                        for t in 0..T {
+                            let p = pairs(B::SIGNED, codes, load(&xq[t][j]));
+                            isum[t][i] = _mm256_add_epi32(isum[t][i], _mm256_madd_epi16(p, scale));
+                        }
+                    }
+                    if needs_sums::<B>() {
+                        let by = if B::MINS { B::mins(isa, block) } else { scales };
+                        for t in 0..T {
+                            corr[t][i] = _mm256_madd_epi16(by, sums_of_part::<B>(xsums[t], part));
+                        }
                     }
                 }
-                if needs_sums::<B>() {
-                    let by = if B::MINS { B::mins(isa, block) } else { scales };
-                    for t in 0..T {
-                        corr[t][i] = _mm256_madd_epi16(by, xsums[t]);
-                    }
+                let d = if part == 0 { B::d(isa, blocks) } else { B::d_second(isa, blocks) };
+                let dmin = if B::MINS { B::dmin(isa, blocks) } else { _mm256_setzero_ps() };
+                for t in 0..T {
+                    let corr = if needs_sums::<B>() { sums(corr[t]) } else { _mm256_setzero_si256() };
+                    let xs = _mm256_set1_ps(vectors[t].scales[b]);
+                    acc[t] = accumulate::<B>(acc[t], sums(isum[t]), corr, d, dmin, xs);
                 }
-            }
-            let d = B::d(isa, blocks);
-            let dmin = if B::MINS { B::dmin(isa, blocks) } else { _mm256_setzero_ps() };
-            for t in 0..T {
-                let corr = if needs_sums::<B>() { sums(corr[t]) } else { _mm256_setzero_si256() };
-                let xs = _mm256_set1_ps(vectors[t].scales[b]);
-                acc[t] = accumulate::<B>(acc[t], sums(isum[t]), corr, d, dmin, xs);
             }
         }
         put(x, out, first - range.start, v, &products(&acc));
@@ -238,7 +263,7 @@ pub fn unpack<B: Block256, const FLIP: bool>(
     tile.codes.resize(n * 64 * groups, [0; 32]);
     tile.scales.resize(n * subs * groups, [0; 32]);
     tile.mins.resize(if with_mins { n * 8 * groups } else { 0 }, [0; 32]);
-    tile.factors.resize(n * groups, [0.0; 8]);
+    tile.factors.resize(n * B::PARTS * groups, [0.0; 8]);
     tile.min_factors.resize(if B::MINS { n * groups } else { 0 }, [0.0; 8]);
     let flip = _mm256_set1_epi8(if flips { -128 } else { 0 });
     let rows = super::lanes(w, first, n, B::blocks);
@@ -284,7 +309,10 @@ pub fn unpack<B: Block256, const FLIP: bool>(
                 store(v, &mut tile.mins[(b * 8 + k) * groups + group]);
             }
         }
-        store_f32(B::d(isa, blocks), &mut tile.factors[b * groups + group]);
+        store_f32(B::d(isa, blocks), &mut tile.factors[b * B::PARTS * groups + group]);
+        if B::PARTS == 2 {
+            store_f32(B::d_second(isa, blocks), &mut tile.factors[(b * 2 + 1) * groups + group]);
+        }
         if B::MINS {
             store_f32(B::dmin(isa, blocks), &mut tile.min_factors[b * groups + group]);
         }
@@ -331,7 +359,7 @@ const fn run<B: Block256>() -> usize {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn vectors<B: Block256, const T: usize>(tile: &Tile, x: &Q8<'_>, v: usize) -> [[[f32; LANES]; 1]; T] {
-    let n = tile.factors.len();
+    let n = tile.factors.len() / B::PARTS;
     let x: [Vector<'_>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
     let subs = 256 / B::SUB;
     let mut acc = [_mm256_setzero_ps(); T];
@@ -345,36 +373,39 @@ fn vectors<B: Block256, const T: usize>(tile: &Tile, x: &Q8<'_>, v: usize) -> [[
             )
         };
         let scales = &tile.scales[b * subs..][..subs];
-        let mut isum = [_mm256_setzero_si256(); T];
-        for g0 in (0..64).step_by(run::<B>()) {
-            let mut narrow = [_mm256_setzero_si256(); T];
-            for g in g0..g0 + run::<B>() {
-                let w = load(&w[g]);
+        for part in 0..B::PARTS {
+            let mut isum = [_mm256_setzero_si256(); T];
+            for g0 in of_part::<B>(part, 64).step_by(run::<B>()) {
+                let mut narrow = [_mm256_setzero_si256(); T];
+                for g in g0..g0 + run::<B>() {
+                    let w = load(&w[g]);
+                    for i in 0..T {
+                        let four = [xq[i][4 * g], xq[i][4 * g + 1], xq[i][4 * g + 2], xq[i][4 * g + 3]];
+                        let p = pairs(B::SIGNED, w, _mm256_set1_epi32(i32::from_le_bytes(four)));
+                        narrow[i] = if g == g0 { p } else { _mm256_add_epi16(narrow[i], p) };
+                    }
+                }
+                let scale = load(&scales[g0 * 4 / B::SUB]);
                 for i in 0..T {
-                    let four = [xq[i][4 * g], xq[i][4 * g + 1], xq[i][4 * g + 2], xq[i][4 * g + 3]];
-                    let p = pairs(B::SIGNED, w, _mm256_set1_epi32(i32::from_le_bytes(four)));
-                    narrow[i] = if g == g0 { p } else { _mm256_add_epi16(narrow[i], p) };
+                    isum[i] = _mm256_add_epi32(isum[i], _mm256_madd_epi16(narrow[i], scale));
                 }
             }
-            let scale = load(&scales[g0 * 4 / B::SUB]);
+            let mut corr = [_mm256_setzero_si256(); T];
+            if needs_sums::<B>() {
+                for k in of_part::<B>(part, 8) {
+                    let m = load(&tile.mins[b * 8 + k]);
+                    for i in 0..T {
+                        let two = i32::from(xs[i][2 * k] as u16) | (i32::from(xs[i][2 * k + 1]) << 16);
+                        corr[i] = _mm256_add_epi32(corr[i], _mm256_madd_epi16(m, _mm256_set1_epi32(two)));
+                    }
+                }
+            }
+            let d = load_f32(&tile.factors[b * B::PARTS + part]);
+            let dmin = if B::MINS { load_f32(&tile.min_factors[b]) } else { _mm256_setzero_ps() };
             for i in 0..T {
-                isum[i] = _mm256_add_epi32(isum[i], _mm256_madd_epi16(narrow[i], scale));
+                let xs = _mm256_set1_ps(x[i].scales[b]);
+                acc[i] = accumulate::<B>(acc[i], isum[i], corr[i], d, dmin, xs);
             }
-        }
-        let mut corr = [_mm256_setzero_si256(); T];
-        if needs_sums::<B>() {
-            for (k, m) in tile.mins[b * 8..][..8].iter().enumerate() {
-                let m = load(m);
-                for i in 0..T {
-                    let two = i32::from(xs[i][2 * k] as u16) | (i32::from(xs[i][2 * k + 1]) << 16);
-                    corr[i] = _mm256_add_epi32(corr[i], _mm256_madd_epi16(m, _mm256_set1_epi32(two)));
-                }
-            }
-        }
-        let d = load_f32(&tile.factors[b]);
-        let dmin = if B::MINS { load_f32(&tile.min_factors[b]) } else { _mm256_setzero_ps() };
-        for i in 0..T {
-            acc[i] = accumulate::<B>(acc[i], isum[i], corr[i], d, dmin, _mm256_set1_ps(x[i].scales[b]));
         }
     }
     products(&acc)

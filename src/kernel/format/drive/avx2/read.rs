@@ -183,3 +183,58 @@ pub fn split_signed(_isa: Avx2, v: __m128i) -> __m256i {
     // SAFETY: the token proves the features.
     unsafe { _mm256_set_m128i(_mm_srai_epi16::<8>(v), _mm_srai_epi16::<8>(_mm_slli_epi16::<8>(v))) }
 }
+
+/// Four times eight bytes, the first lowest.
+#[inline(always)]
+pub fn quads(_isa: Avx2, [a, b, c, d]: [u64; 4]) -> __m256i {
+    // SAFETY: the token proves the features.
+    unsafe { _mm256_setr_epi64x(a as i64, b as i64, c as i64, d as i64) }
+}
+
+/// 16 numbers of 16 bits.
+#[inline(always)]
+pub fn shorts(_isa: Avx2, from: &[i16; 16]) -> __m256i {
+    // SAFETY: the token proves the features; 32 bytes are readable.
+    unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+}
+
+/// Negates the bytes whose bit is set.
+#[inline(always)]
+pub fn negate(_isa: Avx2, v: __m256i, signs: u32) -> __m256i {
+    // SAFETY: the token proves the features.
+    unsafe {
+        // Byte i gets byte i / 8 of the word, of which only bit i % 8 counts.
+        let spread =
+            _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
+        let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        let own = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(signs as i32), spread), bit);
+        let minus = _mm256_cmpeq_epi8(own, bit);
+        _mm256_sub_epi8(_mm256_xor_si256(v, minus), minus)
+    }
+}
+
+/// The i16 scales of 8 sub-blocks of 32, the first in the lowest bits, as both halves of a vector.
+#[inline(always)]
+pub fn scales_of_32(isa: Avx2, first: u64, last: u64) -> __m256i {
+    quads(isa, [first, last, first, last])
+}
+
+/// 16 numbers of 4 bits from `at` on, twice each and 1 more, as i16: the low nibbles of 8 bytes in the low half, their high
+/// nibbles in the high half.
+#[inline(always)]
+pub fn odd_scales_of_nibbles<const B: usize>(_isa: Avx2, block: &[u8; B], at: usize) -> __m256i {
+    let from: &[u8; 8] = bytes(block, at);
+    // SAFETY: the token proves the features; 8 bytes are readable.
+    unsafe {
+        let bytes = _mm_cvtepu8_epi16(_mm_loadl_epi64(from.as_ptr().cast()));
+        let twice = _mm256_set_m128i(_mm_srli_epi16::<3>(bytes), _mm_slli_epi16::<1>(bytes));
+        _mm256_or_si256(_mm256_and_si256(twice, _mm256_set1_epi16(30)), _mm256_set1_epi16(1))
+    }
+}
+
+/// Eight f16 numbers, widened exactly.
+#[inline(always)]
+pub fn widen(_isa: Avx2, bits: [u16; 8]) -> __m256 {
+    // SAFETY: the token proves the features; 16 bytes are readable.
+    unsafe { _mm256_cvtph_ps(_mm_loadu_si128(bits.as_ptr().cast())) }
+}

@@ -3,7 +3,7 @@
 
 use super::TILE_FROM;
 use crate::kernel::format::Matrix;
-use crate::kernel::format::drive::avx2::block256::{self, Block256, Vector};
+use crate::kernel::format::drive::avx2::block256::{self, Block256, Vector, of_part};
 use crate::kernel::format::drive::{LANES, Tile, put};
 use crate::kernel::isa::Vnni;
 use crate::kernel::op::quantize::Q8;
@@ -81,7 +81,7 @@ fn by<V: Vnni, B: Block256, const T: usize>(
     let subs = 256 / B::SUB;
     let sums = B::MINS || offset::<B>() != 0;
     let x: [Vector<'_>; T] = std::array::from_fn(|t| Vector::new(q8.vector(i + t), n));
-    assert!(tile.codes.len() == n * 64 * V::GROUPS && tile.factors.len() == n * V::GROUPS);
+    assert!(tile.codes.len() == n * 64 * V::GROUPS && tile.factors.len() == n * B::PARTS * V::GROUPS);
     assert!(tile.scales.len() == n * subs * V::GROUPS && (!sums || tile.mins.len() == n * 8 * V::GROUPS));
     let mut acc = [v.splat(0.0); T];
     for b in 0..n {
@@ -89,40 +89,42 @@ fn by<V: Vnni, B: Block256, const T: usize>(
         let parts: [(&[u8; 256], f32, &[i16; 16]); T] = std::array::from_fn(|t| unsafe {
             (x[t].codes.get_unchecked(b), *x[t].scales.get_unchecked(b), x[t].sums.get_unchecked(b))
         });
-        let mut isum = [v.zero(); T];
-        for sub in 0..subs {
-            let mut part = [v.zero(); T];
-            for g in sub * B::SUB / 4..(sub + 1) * B::SUB / 4 {
-                let w = v.load(&tile.codes, b * 64 + g);
+        for part in 0..B::PARTS {
+            let mut isum = [v.zero(); T];
+            for sub in of_part::<B>(part, subs) {
+                let mut part = [v.zero(); T];
+                for g in sub * B::SUB / 4..(sub + 1) * B::SUB / 4 {
+                    let w = v.load(&tile.codes, b * 64 + g);
+                    for t in 0..T {
+                        part[t] = v.dot4(part[t], w, v.four(&parts[t].0.as_chunks().0[g]));
+                    }
+                }
+                let scale = v.high(v.load(&tile.scales, b * subs + sub));
                 for t in 0..T {
-                    part[t] = v.dot4(part[t], w, v.four(&parts[t].0.as_chunks().0[g]));
+                    isum[t] = v.add_i32(isum[t], v.mul_i32(part[t], scale));
                 }
             }
-            let scale = v.high(v.load(&tile.scales, b * subs + sub));
+            let mut corr = [v.zero(); T];
+            if sums {
+                for k in of_part::<B>(part, 8) {
+                    let m = v.load(&tile.mins, b * 8 + k);
+                    for t in 0..T {
+                        corr[t] = v.dot2(corr[t], m, v.two(parts[t].2.as_chunks().0[k]));
+                    }
+                }
+            }
+            let d = v.load_f32(&tile.factors, b * B::PARTS + part);
             for t in 0..T {
-                isum[t] = v.add_i32(isum[t], v.mul_i32(part[t], scale));
-            }
-        }
-        let mut corr = [v.zero(); T];
-        if sums {
-            for k in 0..8 {
-                let m = v.load(&tile.mins, b * 8 + k);
-                for t in 0..T {
-                    corr[t] = v.dot2(corr[t], m, v.two(parts[t].2.as_chunks().0[k]));
+                let scale = v.splat(parts[t].1);
+                let isum = match offset::<B>() {
+                    0 => isum[t],
+                    offset => v.sub_i32(isum[t], v.shift_left(corr[t], offset.trailing_zeros())),
+                };
+                acc[t] = v.add(acc[t], v.mul(v.to_f32(isum), v.mul(d, scale)));
+                if B::MINS {
+                    let dmin = v.load_f32(&tile.min_factors, b);
+                    acc[t] = v.sub(acc[t], v.mul(v.to_f32(corr[t]), v.mul(dmin, scale)));
                 }
-            }
-        }
-        let d = v.load_f32(&tile.factors, b);
-        for t in 0..T {
-            let scale = v.splat(parts[t].1);
-            let isum = match offset::<B>() {
-                0 => isum[t],
-                offset => v.sub_i32(isum[t], v.shift_left(corr[t], offset.trailing_zeros())),
-            };
-            acc[t] = v.add(acc[t], v.mul(v.to_f32(isum), v.mul(d, scale)));
-            if B::MINS {
-                let dmin = v.load_f32(&tile.min_factors, b);
-                acc[t] = v.sub(acc[t], v.mul(v.to_f32(corr[t]), v.mul(dmin, scale)));
             }
         }
     }

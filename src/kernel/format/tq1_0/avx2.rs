@@ -1,0 +1,67 @@
+//! TQ1_0 as AVX2 reads it.
+#![allow(unsafe_code, reason = "calls CPU intrinsics under the proof of an Avx2 token")]
+
+use super::BYTES;
+use crate::kernel::format::drive::avx2::block256::Block256;
+use crate::kernel::format::drive::avx2::read;
+use crate::kernel::isa::Avx2;
+use std::arch::x86_64::*;
+
+/// For each 32 elements, what their bytes are multiplied by, two bytes at a time.
+static POWERS: [[i16; 16]; 8] = [
+    [1; 16],
+    [3; 16],
+    [9; 16],
+    [27; 16],
+    [81; 16],
+    [1, 1, 1, 1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 3, 3],
+    [9, 9, 9, 9, 9, 9, 9, 9, 27, 27, 27, 27, 27, 27, 27, 27],
+    [81, 81, 81, 81, 81, 81, 81, 81, 1, 1, 3, 3, 9, 9, 27, 27],
+];
+
+#[allow(non_camel_case_types, reason = "the format's name")]
+pub(super) struct TQ1_0;
+
+impl Block256 for TQ1_0 {
+    type Bytes = [u8; BYTES];
+    const SIGNED: bool = false;
+    const OFFSET: i32 = 1;
+    const MAX: i32 = 2;
+    const SUB: usize = 32;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    fn blocks(row: &[u8]) -> &[Self::Bytes] {
+        row.as_chunks().0
+    }
+    #[inline(always)]
+    fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {
+        // SAFETY: the token proves the features.
+        unsafe {
+            let fives = read::load16(isa, block, 32);
+            let bytes = match j {
+                0..5 => read::load(isa, block, 0),
+                5 | 6 => _mm256_broadcastsi128_si256(fives),
+                _ => _mm256_set_m128i(_mm_set1_epi32(read::word(block, 48) as i32), fives),
+            };
+            let powers = read::shorts(isa, &POWERS[j]);
+            // As i16, with the fraction in the high byte: what is above the point falls off, as it must.
+            let even = _mm256_mullo_epi16(_mm256_slli_epi16::<8>(bytes), powers);
+            let odd =
+                _mm256_mullo_epi16(_mm256_and_si256(bytes, _mm256_set1_epi16(0xff00_u16 as i16)), powers);
+            let three = _mm256_set1_epi16(3);
+            let (even, odd) = (_mm256_mulhi_epu16(even, three), _mm256_mulhi_epu16(odd, three));
+            _mm256_or_si256(even, _mm256_slli_epi16::<8>(odd))
+        }
+    }
+    #[inline(always)]
+    fn scales(_isa: Avx2, _block: &Self::Bytes) -> __m256i {
+        // The block's scale is all there is.
+        // SAFETY: the token proves the features.
+        unsafe { _mm256_set1_epi16(1) }
+    }
+    #[inline(always)]
+    fn d(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {
+        read::f16_lanes(isa, blocks, 52)
+    }
+}
