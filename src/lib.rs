@@ -13,6 +13,7 @@
 //! | [`gpu`] | the worker process that talks to graphics drivers |
 //! | [`sample`] | logits to the next token id |
 //! | [`generate`] | the loop around all of it |
+//! | [`surgery`] | changing models: what weights are encoded in |
 //! | [`synth`] | models of random weights with the shape of real ones |
 //! | [`cli`] | the commands |
 //!
@@ -27,5 +28,6 @@ pub mod host;
 pub mod kernel;
 pub mod model;
 pub mod sample;
+pub mod surgery;
 pub mod synth;
 pub mod tokenizer;

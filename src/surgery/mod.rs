@@ -1,0 +1,3 @@
+//! Changing models: what their weights are encoded in.
+
+pub mod quantize;
