@@ -9,6 +9,8 @@ use std::process::Command;
 
 use source::{code_of, lines, paths_under, words};
 
+#[path = "tidy/faults.rs"]
+mod faults;
 #[path = "tidy/source.rs"]
 mod source;
 
