@@ -4,22 +4,24 @@
 
 mod common;
 
-use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use common::driver::{Guard, Outcome, Place, Software, lavapipe, swiftshader, workers};
-use common::gpu::{LONG, signal};
+use common::driver::{Guard, Outcome, Place, Software, lavapipe, swiftshader};
 
-/// Tokens of a run.
-const TOKENS: [&str; 2] = ["-n", "200"];
 const GREEDY: [&str; 2] = ["--temp", "0"];
 const SAMPLED: [&str; 4] = ["--temp", "0.8", "--seed", "7"];
 
 /// A share so small that a software driver costs next to nothing.
 const SMALL: [&str; 4] = ["--gpu", "on", "--gpu-share", "0.005"];
+
+/// Tokens of a run: 200 where it is cheap or `TWINBAND_TEST_LONG` is set, which takes a quarter of an hour; else as many
+/// as show the same.
+fn tokens(enough: u64) -> u64 {
+    if std::env::var_os("TWINBAND_TEST_LONG").is_some() { 200 } else { enough }
+}
 
 /// The models that there are: name and a place to run it.
 fn models() -> Vec<(&'static str, PathBuf)> {
@@ -40,12 +42,10 @@ fn present(path: &Path) -> bool {
     there
 }
 
-/// The model's place, with what the CPU alone answers.
-fn place(model: &Path, args: &[&str]) -> Place {
-    let mut place = Place::of(|_| model.to_owned());
+/// Has the CPU alone answer, to hold others to it.
+fn ask_cpu(place: &mut Place, args: &[&str]) {
     place.cpu = place.finish(place.command(args)).json;
     assert_eq!(place.cpu["gpu"]["mode"], "off");
-    place
 }
 
 /// What to know of a run: how long it took, and what became of the device.
@@ -64,19 +64,23 @@ fn tell(what: &str, outcome: &Outcome) {
 }
 
 /// Runs with every share, and holds text and digest to the CPU's.
-fn shares(name: &str, place: &Place, driver: &Software, shares: &[f64], tokens: u64, args: &[&str]) {
+fn shares(name: &str, place: &mut Place, driver: &Software, shares: &[f64], tokens: u64, sampling: &[&str]) {
+    let n = tokens.to_string();
+    let args = [&["-n", &n], sampling].concat();
+    ask_cpu(place, &args);
     for share in shares {
         let text = share.to_string();
-        let both = place.run(driver, "", &[&["--gpu", "on", "--gpu-share", &text], args].concat());
+        let both = place.run(driver, "", &[&["--gpu", "on", "--gpu-share", &text], &args[..]].concat());
         let what = format!("{name}, {}, share {text}, {args:?}", driver.name);
         tell(&what, &both);
         place.same(&both, &what);
-        let gpu = both.gpu();
-        // All of them, unless the machine is so busy that answers come late.
-        assert!(gpu["jobs"].as_u64() >= Some(tokens / 2), "{what}: {gpu}");
+        let (gpu, late) = (both.gpu(), both.gpu()["late"].as_u64());
         assert_eq!(gpu["mismatches"], 0, "{what}: {gpu}");
+        // All of them, unless the machine is so busy that answers come late.
+        assert!(gpu["jobs"] == tokens || late > Some(0), "{what}: {gpu}");
+        assert!(gpu["jobs"].as_u64() >= Some(1), "{what}: {gpu}");
         let got = gpu["share"].as_f64().unwrap_or(0.0);
-        assert!(gpu["jobs"] != tokens || (got - share).abs() < 0.01, "{what}: {gpu}");
+        assert!(late > Some(0) || (got - share).abs() < 0.01, "{what}: {gpu}");
     }
 }
 
@@ -84,9 +88,12 @@ fn shares(name: &str, place: &Place, driver: &Software, shares: &[f64], tokens: 
 fn every_share_of_a_device_gives_the_same_text() {
     let Some(driver) = lavapipe() else { return };
     for (name, model) in models() {
+        let mut place = Place::of(|_| model.clone());
         for sampling in [&GREEDY[..], &SAMPLED] {
-            let args = [&TOKENS, sampling].concat();
-            shares(name, &place(&model, &args), &driver, &[0.01, 0.5, 0.99], 200, &args);
+            shares(name, &mut place, &driver, &[0.01], 200, sampling);
+            // With its vocabulary of 262144 most of a head takes lavapipe half a second.
+            let most = if name == "gemma3" { tokens(30) } else { 200 };
+            shares(name, &mut place, &driver, &[0.5, 0.99], most, sampling);
         }
     }
 }
@@ -96,29 +103,29 @@ fn every_share_of_a_device_gives_the_same_text() {
 fn another_driver_gives_the_same_text() {
     let Some(driver) = swiftshader() else { return };
     for (name, model) in models() {
-        let args = [&["-n", "24"], &SAMPLED[..]].concat();
-        shares(name, &place(&model, &args), &driver, &[0.01, 0.5], 24, &args);
+        let mut place = Place::of(|_| model.clone());
+        shares(name, &mut place, &driver, &[0.01, 0.5], tokens(16), &SAMPLED);
     }
 }
 
-/// Sends a signal to the worker as soon as it has the job of token `at`.
-fn signalled(place: &Place, driver: &Software, name: &str, at: usize) -> Outcome {
-    let dir = place.fresh();
-    let log = dir.join("log");
-    std::thread::scope(|scope| {
-        let command = place.with(driver, &dir, "", &[&SMALL[..], &TOKENS, &["-v"]].concat());
-        let run = scope.spawn(|| place.finish(command));
-        let started = Instant::now();
-        let jobs = || fs::read_to_string(&log).map_or(0, |text| text.matches("job\n").count());
-        while jobs() < at && !run.is_finished() {
-            assert!(started.elapsed() < LONG, "it does not get to token {at}");
-            std::thread::sleep(Duration::from_millis(1));
+/// A run with a fault at the job of token `at`; again where the machine was so busy that a worker was lost before,
+/// because its answers came late, and none if that goes on.
+fn with_fault(place: &Place, driver: &Software, fault: &str, at: u64, args: &[&str]) -> Option<Outcome> {
+    for _ in 0..3 {
+        let dir = place.fresh();
+        let mut order = format!("job={fault}@{at}");
+        // What somebody does to a process from outside does not happen to the next one.
+        if matches!(fault, "kill" | "stop") {
+            order += &format!(",once={}", dir.join("once").display());
         }
-        for pid in workers(&log) {
-            signal(name, pid);
+        let both = place.finish(place.with(driver, &dir, &order, args));
+        place.same(&both, &order);
+        if both.jobs().into_iter().any(|jobs| jobs >= at) {
+            return Some(both);
         }
-        run.join().expect("no panic")
-    })
+        assert!(both.gpu()["late"].as_u64() > Some(0), "{order} is not met: {}", both.gpu());
+    }
+    None
 }
 
 /// V13, V16, V18, V37, V38 at the first token, the seventh and the hundredth.
@@ -126,43 +133,41 @@ fn signalled(place: &Place, driver: &Software, name: &str, at: usize) -> Outcome
 fn no_fault_changes_the_text_of_a_real_model() {
     let Some(driver) = lavapipe() else { return };
     for (name, model) in models() {
-        let place = place(&model, &TOKENS);
+        let mut place = Place::of(|_| model.clone());
         for at in [1, 7, 100] {
-            for fault in ["lost", "corrupt", "KILL", "STOP"] {
+            // The tokens after the fault are to show that the CPU or a new worker goes on.
+            let n = tokens(at + 60).to_string();
+            ask_cpu(&mut place, &["-n", &n]);
+            for fault in ["lost", "corrupt", "kill", "stop"] {
                 let what = format!("{name}, {fault} at token {at}");
-                let both = match fault {
-                    "lost" | "corrupt" => {
-                        let order = format!("job={fault}@{at}");
-                        place.run(&driver, &order, &[&SMALL[..], &TOKENS, &["-v"]].concat())
-                    }
-                    signal => signalled(&place, &driver, signal, at),
+                let args = [&SMALL[..], &["-n", &n, "-v"]].concat();
+                let Some(both) = with_fault(&place, &driver, fault, at, &args) else {
+                    println!("skipped: {what}: the machine is so busy that no worker gets that far");
+                    continue;
                 };
-                let first = both.jobs().first().map_or(0, |jobs| *jobs as usize);
+                let first = both.jobs()[0];
                 tell(&format!("{what} (the first worker had {first} jobs)"), &both);
-                place.same(&both, &what);
                 let gpu = both.gpu();
                 // On a busy machine an answer may be late after that, which is then the last fault.
                 let why = format!("{}\n{}", both.fault(), both.stderr);
                 let (late, restarts) = (gpu["late"].as_u64(), gpu["restarts"].as_u64());
+                // No worker has more than this job. One that was late was lost before.
+                assert!(first == at || late > Some(0), "{what}: {first}, {gpu}");
+                // A fast machine may be done before the pause is over.
+                let replaced = restarts >= Some(1) || gpu["state"] == "lost" || gpu["state"] == "starting";
                 match fault {
-                    "lost" => {
-                        assert!(why.contains("DEVICE_LOST") && restarts >= Some(1), "{what}: {gpu}");
-                        assert!(first == at || late > Some(0), "{what}: {first}");
-                    }
+                    "lost" => assert!(why.contains("DEVICE_LOST") && replaced, "{what}: {gpu}"),
                     "corrupt" => {
                         assert!(why.contains("wrong number"), "{what}: {gpu}");
-                        assert_eq!((&gpu["mismatches"], restarts), (&1.into(), Some(0)), "{what}: {gpu}");
+                        assert_eq!(gpu["mismatches"], 1, "{what}: {gpu}");
+                        assert!(restarts == Some(0) || late > Some(1), "{what}: {gpu}");
                         assert!(gpu["jobs"] == at || late > Some(0), "{what}: {gpu}");
                     }
-                    "KILL" => {
-                        assert!(why.contains("SIGKILL") && restarts >= Some(1), "{what}: {gpu}");
-                        assert!((at..at + 60).contains(&first), "{what}: {first}");
-                    }
+                    "kill" => assert!(why.contains("SIGKILL") && replaced, "{what}: {gpu}"),
                     _ => {
                         assert!(late >= Some(1), "{what}: {gpu}");
                         let named = ["did not answer", "no sign of life"].iter().any(|w| why.contains(w));
                         assert!(named, "{what}: {gpu}");
-                        assert!((at..at + 60).contains(&first), "{what}: {first}");
                     }
                 }
             }
@@ -193,7 +198,8 @@ fn the_longest_gap_when_the_device_hangs() {
     let Some(driver) = lavapipe() else { return };
     let tokens = ["-n", "60"];
     for (name, model) in models() {
-        let place = place(&model, &tokens);
+        let mut place = Place::of(|_| model.clone());
+        ask_cpu(&mut place, &tokens);
         for share in ["0.005", "0.2"] {
             let run = |fault: &str| {
                 let args = [&["--gpu", "on", "--gpu-share", share, "--stats"], &tokens[..]].concat();
@@ -203,23 +209,29 @@ fn the_longest_gap_when_the_device_hangs() {
                 (gaps, said)
             };
             let (usual, _) = run("");
-            let (with_fault, said) = run("job=hang@30");
-            let waiting = said.lines().find(|line| line.starts_with("waiting")).unwrap_or_default();
-            let number = |after: &str| {
-                let rest = waiting.split_once(after).map_or("", |(_, rest)| rest);
-                rest.split(' ').next().and_then(|n| n.parse::<f64>().ok()).unwrap_or(f64::NAN)
-            };
-            let (deadline, head) = (number("deadline of "), number("takes "));
-            let (most, median) = (usual.last().copied(), usual[usual.len() / 2]);
-            let longest = with_fault.last().copied().unwrap_or_default();
-            println!(
-                "{name}, share {share}: gaps without a fault {median:.0} ms, at most {:.0} ms; the device hangs: at \
-                 most {longest:.0} ms with a deadline of {deadline:.0} ms and a head of {head:.1} ms on the CPU",
-                most.unwrap_or_default()
-            );
-            assert!(deadline >= 50.0, "{name}: {said}");
-            // The gap of that token holds a forward pass too; a busy machine adds to everything.
-            assert!(longest < deadline + head + median + 2000.0, "{name}: {longest} ms: {said}");
+            let median = usual[usual.len() / 2];
+            // Whatever else runs on the machine adds to every gap: a limit that is missed is tried again.
+            for last_try in [false, false, true] {
+                let (with_fault, said) = run("job=hang@30");
+                let waiting = said.lines().find(|line| line.starts_with("waiting")).unwrap_or_default();
+                let number = |after: &str| {
+                    let rest = waiting.split_once(after).map_or("", |(_, rest)| rest);
+                    rest.split(' ').next().and_then(|n| n.parse::<f64>().ok()).unwrap_or(f64::NAN)
+                };
+                let (deadline, head) = (number("deadline of "), number("takes "));
+                let longest = with_fault.last().copied().unwrap_or_default();
+                println!(
+                    "{name}, share {share}: gaps without a fault {median:.0} ms, at most {:.0} ms; the device hangs: \
+                     at most {longest:.0} ms with a deadline of {deadline:.0} ms and a head of {head:.1} ms on the CPU",
+                    usual.last().copied().unwrap_or_default()
+                );
+                assert!(deadline >= 50.0, "{name}: {said}");
+                // The gap of that token holds a forward pass too.
+                if longest < deadline + head + median + 1000.0 {
+                    break;
+                }
+                assert!(!last_try, "{name}: {longest} ms: {said}");
+            }
         }
     }
 }

@@ -25,7 +25,7 @@ pub struct GpuArgs {
     #[arg(long = "gpu-device", value_name = "DEVICE")]
     device: Option<String>,
 
-    /// The GPU's share of the output head, from 0 to 1, in place of the measured best
+    /// The GPU's share of the output head, above 0 and at most 1, in place of the measured best
     #[arg(long = "gpu-share", value_name = "F", value_parser = share)]
     share: Option<f64>,
 
@@ -65,12 +65,12 @@ enum VerifyMode {
     Full,
 }
 
-/// A part of a whole.
+/// A part of a whole, and not nothing of it.
 fn share(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
-        .filter(|f| (0.0..=1.0).contains(f))
-        .ok_or_else(|| "must be a number from 0 to 1".to_owned())
+        .filter(|f| *f > 0.0 && *f <= 1.0)
+        .ok_or_else(|| "must be a number above 0 and at most 1; --gpu off leaves a GPU alone".to_owned())
 }
 
 impl GpuArgs {
@@ -99,6 +99,10 @@ impl GpuArgs {
     /// Has the engine use a device, if one was asked for.
     pub fn apply(&self, engine: &mut Engine<'_>, ui: &Ui) -> anyhow::Result<()> {
         if self.mode == GpuMode::Off {
+            let given = self.device.is_some() || self.share.is_some() || self.icd.is_some();
+            if given || self.vk_layers || self.worker.is_some() || self.verify == VerifyMode::Full {
+                ui.note("what is said of the GPU does nothing without --gpu auto or --gpu on");
+            }
             return Ok(());
         }
         let verify = match self.verify {

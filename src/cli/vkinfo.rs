@@ -355,7 +355,11 @@ fn advice(sight: &Sight, nodes: &[render::Node]) -> Vec<String> {
         });
     }
     for manifest in sight.manifests.iter().filter(|m| m.state.state == "broken") {
-        advice.push(format!("repair or remove {}: a loader may stumble over it", manifest.path));
+        advice.push(if Path::new(&manifest.path).exists() {
+            format!("repair or remove {}: a loader may stumble over it", manifest.path)
+        } else {
+            format!("{} is not there: see who names it, --vk-icd or a variable", manifest.path)
+        });
     }
     if matches!(sight.loader.state, "fails" | "lost") && !sight.devices.is_empty() {
         advice.push(

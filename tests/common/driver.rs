@@ -103,6 +103,19 @@ impl Outcome {
         self.lives().map(|life| life.iter().filter(|stage| *stage == "job").count() as u64).collect()
     }
 
+    /// Whether answers came late. Nothing is wrong then but the machine is busy, and jobs and workers may be missing.
+    pub fn busy(&self) -> bool {
+        self.gpu()["late"].as_u64() > Some(0)
+    }
+
+    /// Whether every token but perhaps one had its job, as far as can be told.
+    pub fn complete(&self) -> bool {
+        if self.busy() {
+            println!("jobs not counted, the machine is busy: {}", self.gpu());
+        }
+        self.busy() || self.gpu()["jobs"].as_u64().map(|jobs| jobs + 1) >= TOKENS.parse().ok()
+    }
+
     pub fn gpu(&self) -> &Value {
         &self.json["gpu"]
     }

@@ -8,6 +8,7 @@
 //! | `STAGE=ACTION` | the action with every call of the stage |
 //! | `STAGE=ACTION@N` | with the N-th call of this process and every later one |
 //! | `STAGE=ACTION@N-M` | with the N-th to the M-th call |
+//! | `once=PATH` | only one action is carried out, by the process that makes this file |
 //! | `alloc-max=B` | allocations of more than B bytes are refused |
 //! | `type=T` | the device says that it is `discrete` or `integrated` |
 //! | `name=S` | the device says that this is its name |
@@ -19,11 +20,12 @@
 //! that computes is submitted with a fence, and what is ordered for it happens in every wait for that fence; copies to
 //! the device, of which there are now more and now fewer, do not count.
 //!
-//! Actions: `segv`, `abort`, `exit0` (the process ends with status 0 and no word), `hang`, `slow:MS`, `fail` (the
-//! stage's own error), `lost` (device lost), `timeout` (says at once that it is not ready), and for `wait` and `job` also
-//! `corrupt` (a bit of the first number of every small buffer is flipped).
+//! Actions: `segv`, `abort`, `exit0` (the process ends with status 0 and no word), `kill` and `stop` (the process gets
+//! this signal, as if from outside), `hang`, `slow:MS`, `fail` (the stage's own error), `lost` (device lost), `timeout`
+//! (says at once that it is not ready), and for `wait` and `job` also `corrupt` (a bit of the first number of every small
+//! buffer is flipped).
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::sync::Mutex;
 use std::thread;
@@ -42,7 +44,14 @@ pub enum Verdict {
 unsafe extern "C" {
     /// Ends the process without a word, and without the tear-down that `exit` has.
     safe fn _exit(status: i32) -> !;
+
+    /// Sends a signal to the calling thread; these end or stop the whole process.
+    safe fn raise(signal: i32) -> i32;
 }
+
+const SIGKILL: i32 = 9;
+/// On all of Linux but MIPS, PA-RISC and SPARC.
+const SIGSTOP: i32 = 19;
 
 /// The value of a word `key=value`.
 pub fn value(key: &str) -> Option<String> {
@@ -77,10 +86,15 @@ pub fn carry_out(stage: &'static str, call: u64) -> Verdict {
         if !(first.parse().unwrap_or(1)..=last).contains(&call) {
             continue;
         }
+        if value("once").is_some_and(|path| File::create_new(path).is_err()) {
+            continue;
+        }
         match action.split_once(':').unwrap_or((action, "")) {
             ("segv", _) => crash(),
             ("abort", _) => std::process::abort(),
             ("exit0", _) => _exit(0),
+            ("kill", _) => _ = raise(SIGKILL),
+            ("stop", _) => _ = raise(SIGSTOP),
             ("hang", _) => loop {
                 thread::sleep(Duration::from_secs(3600));
             },

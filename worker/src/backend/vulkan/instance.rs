@@ -165,7 +165,8 @@ impl Instance {
             limits: named_limits(&limits, extra.max_allocation),
             formats: if short.is_none() { format::codes() } else { Vec::new() },
             unfit: short.or_else(|| {
-                (kind == DeviceKind::Cpu).then(|| "it is a CPU in disguise, used only when named".to_owned())
+                (kind == DeviceKind::Cpu)
+                    .then(|| "a CPU in disguise, used only with --gpu on or when named".to_owned())
             }),
             name: device_name,
         };
