@@ -144,6 +144,23 @@ fn a_device_that_cannot_be_had() {
     assert_eq!(json["gpu"]["jobs"], 0);
 }
 
+/// Nothing is not a share, and what is said of a GPU that is off is answered.
+#[test]
+fn options_that_contradict_each_other() {
+    let place = Place::new(false);
+    for share in ["0", "-0.1", "1.5", "nan", "half"] {
+        let share = format!("--gpu-share={share}");
+        let output = place.command(&["--gpu", "on", &share]).output().expect("it starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{share}: {text}");
+        assert!(text.contains("above 0 and at most 1") && text.contains("--gpu off"), "{share}: {text}");
+    }
+    let output = place.command(&["-n", "1", "--gpu-share", "0.5"]).output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("note: ") && text.contains("--gpu on"), "{text}");
+}
+
 /// V30: the device is measured, found slower than the CPU, and left alone.
 #[test]
 fn a_slow_device_gets_no_rows() {
