@@ -17,6 +17,10 @@ const SAMPLED: [&str; 4] = ["--temp", "0.8", "--seed", "7"];
 /// A share so small that a software driver costs next to nothing.
 const SMALL: [&str; 4] = ["--gpu", "on", "--gpu-share", "0.005"];
 
+/// On a busy machine threads that wait for each other take longer than one, and the driver has threads of its own. No
+/// number of them changes a bit; tests/driver_faults.rs has two.
+const ONE: [&str; 2] = ["--threads", "1"];
+
 /// Tokens of a run: 200 where it is cheap or `TWINBAND_TEST_LONG` is set, which takes a quarter of an hour; else as many
 /// as show the same.
 fn tokens(enough: u64) -> u64 {
@@ -66,7 +70,7 @@ fn tell(what: &str, outcome: &Outcome) {
 /// Runs with every share, and holds text and digest to the CPU's.
 fn shares(name: &str, place: &mut Place, driver: &Software, shares: &[f64], tokens: u64, sampling: &[&str]) {
     let n = tokens.to_string();
-    let args = [&["-n", &n], sampling].concat();
+    let args = [&["-n", &n], &ONE[..], sampling].concat();
     ask_cpu(place, &args);
     for share in shares {
         let text = share.to_string();
@@ -137,10 +141,10 @@ fn no_fault_changes_the_text_of_a_real_model() {
         for at in [1, 7, 100] {
             // The tokens after the fault are to show that the CPU or a new worker goes on.
             let n = tokens(at + 60).to_string();
-            ask_cpu(&mut place, &["-n", &n]);
+            ask_cpu(&mut place, &[&["-n", &n], &ONE[..]].concat());
             for fault in ["lost", "corrupt", "kill", "stop"] {
                 let what = format!("{name}, {fault} at token {at}");
-                let args = [&SMALL[..], &["-n", &n, "-v"]].concat();
+                let args = [&SMALL[..], &ONE, &["-n", &n, "-v"]].concat();
                 let Some(both) = with_fault(&place, &driver, fault, at, &args) else {
                     println!("skipped: {what}: the machine is so busy that no worker gets that far");
                     continue;
@@ -196,7 +200,7 @@ fn gaps(mut command: Command) -> (Vec<f64>, String) {
 #[test]
 fn the_longest_gap_when_the_device_hangs() {
     let Some(driver) = lavapipe() else { return };
-    let tokens = ["-n", "60"];
+    let tokens = [&["-n", "60"][..], &ONE].concat();
     for (name, model) in models() {
         let mut place = Place::of(|_| model.clone());
         ask_cpu(&mut place, &tokens);

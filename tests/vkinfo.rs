@@ -119,7 +119,9 @@ fn no_driver_at_all() {
         assert_eq!(state, "broken");
         assert!(text.contains("No such file"), "{text}");
         let advice = report["advice"].as_array().expect("a list");
-        assert!(advice.iter().any(|line| line.as_str().is_some_and(|l| l.starts_with("/nonexistent is not"))));
+        assert!(
+            advice.iter().any(|line| line.as_str().is_some_and(|l| l.starts_with("/nonexistent is not")))
+        );
     }
     let text = place.text(&[nowhere], &[]);
     assert!(text.contains("devices       none") && text.contains("/nonexistent  broken"), "{text}");

@@ -21,8 +21,9 @@ use super::{Lost, Stage};
 /// The environment variable that names the worker's program.
 pub const WORKER_VARIABLE: &str = "TWINBAND_WORKER";
 
-/// How long an ended worker's exit status is waited for; the pipe can close a little earlier.
-const STATUS_PATIENCE: Duration = Duration::from_millis(200);
+/// How long an ended worker's exit status is waited for. The pipe closes before that, and earlier by a good deal where a
+/// busy system has a driver's threads and memory to clear away.
+const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How much of what the worker printed last is kept, in bytes.
 const TAIL: usize = 4096;

@@ -165,7 +165,10 @@ impl Place {
     /// `twinband run` on the model, without a device.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_twinband"));
-        command.arg("run").arg(&self.model).args(["the hello and", "--ignore-eos", "--threads", "2"]);
+        command.arg("run").arg(&self.model).args(["the hello and", "--ignore-eos"]);
+        if !args.contains(&"--threads") {
+            command.args(["--threads", "2"]);
+        }
         if !args.contains(&"--stats") {
             command.arg("--json");
         }
