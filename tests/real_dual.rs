@@ -21,7 +21,7 @@ const SMALL: [&str; 4] = ["--gpu", "on", "--gpu-share", "0.005"];
 /// number of them changes a bit; tests/driver_faults.rs has two.
 const ONE: [&str; 2] = ["--threads", "1"];
 
-/// Tokens of a run: 200 where it is cheap or `TWINBAND_TEST_LONG` is set, which takes a quarter of an hour; else as many
+/// Tokens of a run: 200 where it is cheap or `TWINBAND_TEST_LONG` is set, which takes half an hour; else as many
 /// as show the same.
 fn tokens(enough: u64) -> u64 {
     if std::env::var_os("TWINBAND_TEST_LONG").is_some() { 200 } else { enough }
@@ -140,7 +140,7 @@ fn no_fault_changes_the_text_of_a_real_model() {
         let mut place = Place::of(|_| model.clone());
         for at in [1, 7, 100] {
             // The tokens after the fault are to show that the CPU or a new worker goes on.
-            let n = tokens(at + 60).to_string();
+            let n = tokens(at + 40).to_string();
             ask_cpu(&mut place, &[&["-n", &n], &ONE[..]].concat());
             for fault in ["lost", "corrupt", "kill", "stop"] {
                 let what = format!("{name}, {fault} at token {at}");
@@ -200,7 +200,7 @@ fn gaps(mut command: Command) -> (Vec<f64>, String) {
 #[test]
 fn the_longest_gap_when_the_device_hangs() {
     let Some(driver) = lavapipe() else { return };
-    let tokens = [&["-n", "60"][..], &ONE].concat();
+    let tokens = [&["-n", "40"][..], &ONE].concat();
     for (name, model) in models() {
         let mut place = Place::of(|_| model.clone());
         ask_cpu(&mut place, &tokens);
@@ -216,7 +216,7 @@ fn the_longest_gap_when_the_device_hangs() {
             let median = usual[usual.len() / 2];
             // Whatever else runs on the machine adds to every gap: a limit that is missed is tried again.
             for last_try in [false, false, true] {
-                let (with_fault, said) = run("job=hang@30");
+                let (with_fault, said) = run("job=hang@20");
                 let waiting = said.lines().find(|line| line.starts_with("waiting")).unwrap_or_default();
                 let number = |after: &str| {
                     let rest = waiting.split_once(after).map_or("", |(_, rest)| rest);
