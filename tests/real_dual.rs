@@ -230,8 +230,8 @@ fn the_longest_gap_when_the_device_hangs() {
                     usual.last().copied().unwrap_or_default()
                 );
                 assert!(deadline >= 50.0, "{name}: {said}");
-                // The gap of that token holds a forward pass too.
-                if longest < deadline + head + median + 1000.0 {
+                // The gap of that token holds a forward pass too. The deadline is a few times what a job takes.
+                if longest < deadline + head + median + 1000.0 && deadline < 10_000.0 {
                     break;
                 }
                 assert!(!last_try, "{name}: {longest} ms: {said}");
