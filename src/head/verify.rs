@@ -30,6 +30,7 @@ pub struct Checksum {
     /// A decoded row, and one in its packed form.
     row: Vec<f32>,
     bytes: Vec<u8>,
+    scratch: Vec<u8>,
     /// Steps of the f32 sum of a row, for the bound.
     steps: f64,
 }
@@ -76,6 +77,7 @@ impl Checksum {
             folded: 0,
             row: vec![0.0; cols],
             bytes: Vec::new(),
+            scratch: Vec::new(),
             // Additions on the longest way through a row's sum: two a block where there are minimums, one for every
             // eight elements in the f32 formats. The rest covers the roundings of a term before it is added and
             // those of decoding.
@@ -115,8 +117,9 @@ impl Checksum {
             if let Some(min) = w.format().ty.minimum_at() {
                 // A weight `a - m` is made of two terms that can cancel: |a - m| is not what rounding works on. Without
                 // its minimums the row decodes to `a`; |a| + |m| <= |a - m| + 2 |a|.
+                let row = w.row(r, &mut self.scratch);
                 self.bytes.clear();
-                self.bytes.extend_from_slice(w.row(r));
+                self.bytes.extend_from_slice(row);
                 for block in self.bytes.chunks_exact_mut(w.format().geometry().bytes) {
                     block[min..min + 2].fill(0);
                 }
@@ -233,7 +236,7 @@ mod tests {
         crate::simd!(Isa::Scalar, v => quantize(v, b, x, &mut c, &mut d, &mut s));
         let decoded = c.iter().enumerate().map(|(i, &c)| f32::from(c) * d[i / b.elements()]).collect();
         let row = crate::kernel::op::quantize::Q8Row { codes: &c, scales: &d, sums: &s };
-        ((0..w.rows()).map(|r| (q8.scalar)(w.row(r), row)).collect(), decoded)
+        ((0..w.rows()).map(|r| (q8.scalar)(w.row(r, &mut Vec::new()), row)).collect(), decoded)
     }
 
     #[test]

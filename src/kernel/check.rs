@@ -2,7 +2,8 @@
 //!
 //! A format that joins the list is picked up by these tests as it is.
 
-use super::format::{ActBlock, Dot, Format, Matrix, all};
+use super::format::layout::convert;
+use super::format::{ActBlock, Dot, Format, Layout, Matrix, all};
 use super::isa::Isa;
 use super::op::matmul::{Input, Scratch, matmul};
 use super::op::quantize::{Q8, SUM, quantize};
@@ -146,6 +147,48 @@ fn fast_products_equal_the_definition_for_every_shape() {
                         }
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Blocks of eight rows side by side: the same products, of all rows and of some.
+#[test]
+fn interleaved_rows_have_the_bits_of_rows() {
+    for format in all().filter(|f| f.geometry().block > 1) {
+        let bytes = blocks(format);
+        let geometry = format.geometry();
+        for (rows, n) in
+            [(1, 2), (8, 1), (19, 3), (32, 2)].map(|(rows, blocks)| (rows, blocks * geometry.block.max(32)))
+        {
+            let row_bytes = geometry.row_bytes(n).expect("whole blocks");
+            let apart = &bytes[..rows * row_bytes];
+            let mut together = vec![0; apart.len()];
+            convert([Layout::Rows, Layout::Rows8], geometry.bytes, row_bytes, apart, &mut together);
+            let w = Matrix::new(format, apart, rows, n).expect("a matrix");
+            let w8 = Matrix::new(format, &together, rows, n).and_then(|w| w.with_layout(Layout::Rows8));
+            let w8 = w8.expect("blocks of several elements");
+            let same_products = |w: Matrix<'_>, w8: Matrix<'_>, what: &str| {
+                for (tokens, exact) in [(1, false), (2, false), (9, false), (1, true)] {
+                    let acts = Acts::new(n, tokens, 1);
+                    let want = product(Isa::Scalar, exact, w, &acts);
+                    for isa in Isa::all() {
+                        let got = product(isa, exact, w8, &acts);
+                        let equal = want.iter().zip(&got).all(|(&w, &g)| same(w, g));
+                        assert!(equal, "{} {rows}x{n} {what} by {tokens}, {isa:?}", format.ty);
+                    }
+                }
+            };
+            same_products(w, w8, "whole");
+            for r in 0..rows {
+                same_products(w.part(r..r + 1), w8.part(r..r + 1), "one row");
+                assert_eq!(w.row(r, &mut Vec::new()), w8.row(r, &mut Vec::new()), "{} row {r}", format.ty);
+            }
+            for from in (0..rows).step_by(8) {
+                same_products(w.part(from..rows), w8.part(from..rows), "rows to the end");
+                same_products(w.part(0..rows - from), w8.part(0..rows - from), "rows from the start");
+                let inner = w8.part(from..rows).part(0..rows - from).part(0..1);
+                same_products(w.part(from..from + 1), inner, "a part of a part");
             }
         }
     }

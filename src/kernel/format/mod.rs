@@ -18,6 +18,7 @@ mod iq3_s;
 mod iq3_xxs;
 mod iq4_nl;
 mod iq4_xs;
+pub mod layout;
 mod mxfp4;
 mod q2_k;
 mod q3_k;
@@ -39,10 +40,12 @@ mod tq2_0;
 pub mod drive;
 
 pub use geometry::{Geometry, GgmlType};
+pub use layout::Layout;
 
 use crate::kernel::isa::Isa;
 use crate::kernel::op::quantize::{Q8, Q8Row};
 use crate::kernel::par::Cols;
+use layout::GROUP;
 
 /// A format we can compute with.
 #[derive(Debug)]
@@ -173,10 +176,14 @@ impl Format {
 #[derive(Clone, Copy)]
 pub struct Matrix<'a> {
     format: &'static Format,
+    /// Of the rows, or in groups of whole groups.
     bytes: &'a [u8],
+    /// Rows of the first group that come before the first row.
+    skip: usize,
     rows: usize,
     cols: usize,
     row_bytes: usize,
+    layout: Layout,
 }
 
 /// Why bytes are no matrix of the given shape.
@@ -206,10 +213,16 @@ pub enum MatrixError {
         /// Bytes given.
         have: usize,
     },
+    /// Blocks of one element are not interleaved.
+    #[error("{ty} has no blocks that could lie side by side")]
+    Layout {
+        /// The format.
+        ty: GgmlType,
+    },
 }
 
 impl<'a> Matrix<'a> {
-    /// Views `bytes` as a matrix.
+    /// Views `bytes` as a matrix, row after row.
     pub fn new(
         format: &'static Format,
         bytes: &'a [u8],
@@ -222,7 +235,18 @@ impl<'a> Matrix<'a> {
         if want != bytes.len() {
             return Err(MatrixError::Size { rows, cols, ty, want, have: bytes.len() });
         }
-        Ok(Self { format, bytes, rows, cols, row_bytes })
+        Ok(Self { format, bytes, skip: 0, rows, cols, row_bytes, layout: Layout::Rows })
+    }
+
+    /// The same bytes seen in another layout.
+    ///
+    /// # Errors
+    /// If the format has no blocks of several elements.
+    pub fn with_layout(self, layout: Layout) -> Result<Self, MatrixError> {
+        if layout == Layout::Rows8 && self.format.geometry().block == 1 {
+            return Err(MatrixError::Layout { ty: self.format.ty });
+        }
+        Ok(Self { layout, ..self })
     }
 
     /// The format.
@@ -230,7 +254,12 @@ impl<'a> Matrix<'a> {
         self.format
     }
 
-    /// All bytes, row after row.
+    /// How its blocks follow each other.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// All bytes that hold its rows.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -253,21 +282,64 @@ impl<'a> Matrix<'a> {
     /// Some of the rows, as a matrix of their own.
     ///
     /// # Panics
-    /// If there are not that many rows.
+    /// If there are not that many rows, or they lie in groups and begin within one but do not end there.
     pub fn part(&self, rows: std::ops::Range<usize>) -> Self {
-        let n = self.row_bytes;
-        Self { bytes: &self.bytes[rows.start * n..rows.end * n], rows: rows.len(), ..*self }
+        assert!(rows.start <= rows.end && rows.end <= self.rows, "rows {rows:?} of {}", self.rows);
+        let (mut cut, mut skip) = (rows.clone(), 0);
+        if self.layout == Layout::Rows8 {
+            // Whole groups. (If `self` begins within a group, all of it is in that one.)
+            skip = (self.skip + rows.start) % GROUP;
+            assert!(skip == 0 || skip + rows.len() <= GROUP, "rows {rows:?} are of several groups");
+            let all = self.bytes.len() / self.row_bytes.max(1);
+            cut = self.skip + rows.start - skip..(self.skip + rows.end).next_multiple_of(GROUP).min(all);
+        }
+        let bytes = &self.bytes[cut.start * self.row_bytes..cut.end * self.row_bytes];
+        Self { bytes, skip, rows: rows.len(), ..*self }
     }
 
-    /// The bytes of row `r`.
+    /// Where row `r` begins: the bytes from its first block on, and how many blocks further the next one is. The bytes go on to
+    /// the end of the row or of its group.
     #[inline]
-    pub fn row(&self, r: usize) -> &'a [u8] {
-        &self.bytes[r * self.row_bytes..][..self.row_bytes]
+    pub fn blocks(&self, r: usize) -> (&'a [u8], usize) {
+        match self.layout {
+            Layout::Rows => (&self.bytes[r * self.row_bytes..][..self.row_bytes], 1),
+            Layout::Rows8 => {
+                let r = self.skip + r;
+                let group = &self.bytes[r / GROUP * GROUP * self.row_bytes..];
+                let group = &group[..group.len().min(GROUP * self.row_bytes)];
+                let height =
+                    if group.len() == GROUP * self.row_bytes { GROUP } else { group.len() / self.row_bytes };
+                (&group[r % GROUP * self.format.geometry().bytes..], height)
+            }
+        }
+    }
+
+    /// The bytes of row `r`, put together in `scratch` if they do not lie together.
+    pub fn row<'s>(&self, r: usize, scratch: &'s mut Vec<u8>) -> &'s [u8]
+    where
+        'a: 's,
+    {
+        let (bytes, stride) = self.blocks(r);
+        if self.layout == Layout::Rows {
+            return bytes;
+        }
+        let block = self.format.geometry().bytes;
+        scratch.clear();
+        scratch.extend(bytes.chunks(block).step_by(stride).flatten());
+        scratch
     }
 
     /// Decodes row `r` into `out` (`cols` floats).
     pub fn decode_row(&self, r: usize, out: &mut [f32]) {
-        (self.format.decode)(self.row(r), out);
+        let (bytes, stride) = self.blocks(r);
+        if stride == 1 {
+            return (self.format.decode)(bytes, out);
+        }
+        let geometry = self.format.geometry();
+        let blocks = bytes.chunks(geometry.bytes).step_by(stride);
+        for (block, out) in blocks.zip(out.chunks_exact_mut(geometry.block)) {
+            (self.format.decode)(block, out);
+        }
     }
 }
 
@@ -283,7 +355,7 @@ impl Q8Dot {
                 Isa::Avx512(token) => return (fast.avx512)(token, w, x, out, tile),
             }
         }
-        drive::scalar(self.scalar, w, x, out);
+        drive::scalar(self.scalar, w, x, out, tile);
     }
 }
 

@@ -71,15 +71,23 @@ pub struct Tile {
     pub factors: Vec<[f32; 8]>,
     /// f32 scales of the minimums.
     pub min_factors: Vec<[f32; 8]>,
+    /// A row whose blocks do not lie together.
+    pub row: Vec<u8>,
 }
 
 /// The definition: every row by every vector with the format's scalar dot, and the terms of a token added.
-pub fn scalar(dot: fn(&[u8], Q8Row<'_>) -> f32, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
-    for v in 0..x.vectors() {
-        let vector = x.vector(v);
-        let range = out.range();
-        for (y, r) in out.row(v / x.terms).iter_mut().zip(range) {
-            let product = dot(w.row(r), vector);
+pub fn scalar(
+    dot: fn(&[u8], Q8Row<'_>) -> f32,
+    w: Matrix<'_>,
+    x: &Q8<'_>,
+    out: &mut Cols<'_, f32>,
+    tile: &mut Tile,
+) {
+    for (i, r) in out.range().enumerate() {
+        let row = w.row(r, &mut tile.row);
+        for v in 0..x.vectors() {
+            let product = dot(row, x.vector(v));
+            let y = &mut out.row(v / x.terms)[i];
             *y = if v % x.terms == 0 { product } else { *y + product };
         }
     }

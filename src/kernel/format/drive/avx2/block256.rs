@@ -1,7 +1,7 @@
 //! Formats of 256-element blocks whose sub-blocks of 16 or 32 have integer scales (and perhaps minimums).
 
 use super::{
-    LANES, Prefetch, TILE_FROM, VECTORS, blocks, load, load_f32, pairs, products, store, store_f32, sums,
+    LANES, Prefetch, Rows, TILE_FROM, VECTORS, load, load_f32, pairs, products, store, store_f32, sums,
     transpose, unsigned,
 };
 use crate::kernel::format::Matrix;
@@ -183,13 +183,13 @@ fn pass<B: Block256, const T: usize>(
     let picks = std::hint::black_box(&PICKS);
     let range = out.range();
     for first in range.clone().step_by(LANES) {
-        let rows = super::lanes(w, first, n, B::blocks);
+        let rows = Rows::new(w, first, n, B::blocks);
         let mut next = Prefetch::rows(w, first + LANES);
         let mut acc = [_mm256_setzero_ps(); T];
         for b in 0..n {
             next.ask::<B::Bytes>();
-            // SAFETY: every row and every part of the vectors has `n` blocks, which `lanes` and `Vector::new` assert.
-            let blocks = unsafe { blocks(&rows, b) };
+            // SAFETY: `b < n`, and every part of the vectors has `n` blocks.
+            let blocks = unsafe { rows.blocks(b) };
             let mut xsums = [_mm256_setzero_si256(); T];
             let mut xq: [&[[u8; 32]]; T] = [&[]; T];
             for t in 0..T {
@@ -266,10 +266,10 @@ pub fn unpack<B: Block256, const FLIP: bool>(
     tile.factors.resize(n * B::PARTS * groups, [0.0; 8]);
     tile.min_factors.resize(if B::MINS { n * groups } else { 0 }, [0.0; 8]);
     let flip = _mm256_set1_epi8(if flips { -128 } else { 0 });
-    let rows = super::lanes(w, first, n, B::blocks);
+    let rows = Rows::new(w, first, n, B::blocks);
     for b in 0..n {
-        // SAFETY: every row has `n` blocks, which `lanes` asserts.
-        let blocks = unsafe { blocks(&rows, b) };
+        // SAFETY: `b < n`.
+        let blocks = unsafe { rows.blocks(b) };
         for j in 0..8 {
             let mut codes = [_mm256_setzero_si256(); LANES];
             for (codes, block) in codes.iter_mut().zip(blocks) {

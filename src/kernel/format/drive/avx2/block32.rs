@@ -1,7 +1,7 @@
 //! Formats of 32-element blocks with one scale (and perhaps one minimum) a block.
 
 use super::{
-    LANES, Prefetch, TILE_FROM, VECTORS, blocks, halves, load, load_f32, pairs, products, store, store_f32,
+    LANES, Prefetch, Rows, TILE_FROM, VECTORS, halves, load, load_f32, pairs, products, store, store_f32,
     sums4, transpose4, unsigned,
 };
 use crate::kernel::format::Matrix;
@@ -130,18 +130,18 @@ fn pass<B: Block32, const T: usize>(
     let vectors: [Vector<'_>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
     let range = out.range();
     for first in range.clone().step_by(LANES) {
-        let rows = super::lanes(w, first, n, B::blocks);
+        let rows = Rows::new(w, first, n, B::blocks);
         let mut next = Prefetch::rows(w, first + LANES);
         let mut acc = [_mm256_setzero_ps(); T];
         for b in (0..n).step_by(2) {
             next.ask::<B::Bytes>();
-            // SAFETY: every row and every part of the vectors has `n` blocks, which `lanes` and `Vector::new` assert.
-            unsafe { step::<B, T>(isa, &mut acc, blocks(&rows, b), &vectors, b) }
+            // SAFETY: `b < n`, and every part of the vectors has `n` blocks.
+            unsafe { step::<B, T>(isa, &mut acc, rows.blocks(b), &vectors, b) }
             // Two at a time: there are more pointers than registers, and they are fetched once for both.
             if b + 1 < n {
                 next.ask::<B::Bytes>();
                 // SAFETY: as above.
-                unsafe { step::<B, T>(isa, &mut acc, blocks(&rows, b + 1), &vectors, b + 1) }
+                unsafe { step::<B, T>(isa, &mut acc, rows.blocks(b + 1), &vectors, b + 1) }
             }
         }
         put(x, out, first - range.start, v, &products(&acc));
@@ -207,10 +207,10 @@ pub fn unpack<B: Block32, const FLIP: bool>(
     tile.factors.resize(n * groups, [0.0; 8]);
     tile.min_factors.resize(if B::MINS { n * groups } else { 0 }, [0.0; 8]);
     let flip = _mm256_set1_epi8(if FLIP && B::SIGNED { -128 } else { 0 });
-    let rows = super::lanes(w, first, n, B::blocks);
+    let rows = Rows::new(w, first, n, B::blocks);
     for b in 0..n {
-        // SAFETY: every row has `n` blocks, which `lanes` asserts.
-        let blocks = unsafe { blocks(&rows, b) };
+        // SAFETY: `b < n`.
+        let blocks = unsafe { rows.blocks(b) };
         let mut codes = [[_mm256_setzero_si256(); 2]; 4];
         for (i, codes) in codes.iter_mut().enumerate() {
             *codes = B::codes(isa, blocks[i], blocks[i + 4]);

@@ -30,7 +30,7 @@ pub fn matmul<F: Float>(isa: Avx2, w: Matrix<'_>, x: &[f32], out: &mut Cols<'_, 
     let range = out.range();
     let n = w.cols();
     for first in range.clone().step_by(ROWS) {
-        let rows: [&[u8]; ROWS] = std::array::from_fn(|i| w.row((first + i).min(w.rows() - 1)));
+        let rows: [&[u8]; ROWS] = std::array::from_fn(|i| w.blocks((first + i).min(w.rows() - 1)).0);
         let width = ROWS.min(range.end - first);
         let at = first - range.start;
         let mut put = |t: usize, sums: &[[f32; ROWS]]| {

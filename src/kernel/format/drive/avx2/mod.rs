@@ -160,41 +160,52 @@ fn pairs(signed: bool, codes: __m256i, x: __m256i) -> __m256i {
     }
 }
 
-/// Rows `first..first + 8` of a matrix as `n` blocks each. Lanes past the last row repeat it; their results are dropped.
-#[inline(always)]
-fn lanes<'a, B>(
-    w: &Matrix<'a>,
-    first: usize,
+/// Eight rows of `n` blocks each: slices from their first block on, in which the next is `stride` further.
+struct Rows<'a, B> {
+    from: [&'a [B]; LANES],
+    stride: usize,
     n: usize,
-    blocks: impl Fn(&'a [u8]) -> &'a [B],
-) -> [&'a [B]; LANES] {
-    let mut rows: [&[B]; LANES] = [&[]; LANES];
-    for (i, row) in rows.iter_mut().enumerate() {
-        *row = blocks(w.row((first + i).min(w.rows() - 1)));
-        assert!(row.len() == n, "{n} blocks in a row");
-    }
-    rows
 }
 
-/// Block `b` of each of eight rows.
-///
-/// # Safety
-/// Every row must have more than `b` blocks.
-#[inline(always)]
-unsafe fn blocks<'a, B>(rows: &[&'a [B]; LANES], b: usize) -> [&'a B; LANES] {
-    let [r0, r1, r2, r3, r4, r5, r6, r7] = rows;
-    // SAFETY: the caller's promise. (A closure would not always be inlined into functions that need CPU features.)
-    unsafe {
-        [
-            r0.get_unchecked(b),
-            r1.get_unchecked(b),
-            r2.get_unchecked(b),
-            r3.get_unchecked(b),
-            r4.get_unchecked(b),
-            r5.get_unchecked(b),
-            r6.get_unchecked(b),
-            r7.get_unchecked(b),
-        ]
+impl<'a, B> Rows<'a, B> {
+    /// Rows `first..first + 8` of a matrix, which begin a group or all lie in one. Lanes past the last row repeat it; their
+    /// results are dropped.
+    #[inline(always)]
+    fn new(w: &Matrix<'a>, first: usize, n: usize, blocks: impl Fn(&'a [u8]) -> &'a [B]) -> Self {
+        let mut from: [&[B]; LANES] = [&[]; LANES];
+        let row = |i: usize| w.blocks((first + i).min(w.rows() - 1));
+        let (_, stride) = row(0);
+        for (i, from) in from.iter_mut().enumerate() {
+            let (bytes, same) = row(i);
+            *from = blocks(bytes);
+            assert!(same == stride && n > 0 && from.len() > (n - 1) * stride, "eight rows of {n} blocks");
+        }
+        Self { from, stride, n }
+    }
+
+    /// Block `b` of each.
+    ///
+    /// # Safety
+    /// `b` must be below the number of blocks.
+    #[inline(always)]
+    unsafe fn blocks(&self, b: usize) -> [&'a B; LANES] {
+        debug_assert!(b < self.n);
+        let [r0, r1, r2, r3, r4, r5, r6, r7] = self.from;
+        let at = b * self.stride;
+        // SAFETY: `b < n`, and every slice has more than `(n - 1) * stride` blocks, asserted in `new`. (A closure would not
+        // always be inlined into functions that need CPU features.)
+        unsafe {
+            [
+                r0.get_unchecked(at),
+                r1.get_unchecked(at),
+                r2.get_unchecked(at),
+                r3.get_unchecked(at),
+                r4.get_unchecked(at),
+                r5.get_unchecked(at),
+                r6.get_unchecked(at),
+                r7.get_unchecked(at),
+            ]
+        }
     }
 }
 
@@ -203,7 +214,7 @@ unsafe fn blocks<'a, B>(rows: &[&'a [B]; LANES], b: usize) -> [&'a B; LANES] {
 struct Prefetch(*const u8);
 
 impl Prefetch {
-    /// From row `first` on (past the end does no harm).
+    /// From row `first` on (past the end does no harm). Eight rows take the same memory in every layout.
     #[inline(always)]
     fn rows(w: &Matrix<'_>, first: usize) -> Self {
         Self(w.bytes().as_ptr().wrapping_add(first * w.row_bytes()))
