@@ -5,6 +5,7 @@
 //! | module | does |
 //! |---|---|
 //! | [`gguf`] | maps a model file, checks every field, hands out metadata and tensor bytes |
+//! | [`g2bx`] | our own container: weights in the order kernels read them; opens either kind of file |
 //! | [`tokenizer`] | text to token ids and back; chat templates |
 //! | [`model`] | configuration, weight views, state (KV cache), the forward pass |
 //! | [`host`] | cores and memory of this machine |
@@ -20,6 +21,7 @@
 //! What every function computes, to the bit, is specified in `docs/NUMERICS.md`.
 
 pub mod cli;
+pub mod g2bx;
 pub mod generate;
 pub mod gguf;
 pub mod gpu;

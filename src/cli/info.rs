@@ -9,8 +9,9 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 
 use super::{Ui, report};
-use crate::gguf::{Array, Error, Fault, File, Meta, SplitFault, TensorInfo, Value, printable};
-use crate::kernel::format::{self, GgmlType};
+use crate::g2bx;
+use crate::gguf::{Array, Container, Error, Fault, File, Meta, SplitFault, TensorInfo, Value, printable};
+use crate::kernel::format::{self, GgmlType, Layout};
 use crate::model::{Model, arch};
 use crate::tokenizer::{self, Tokenizer};
 
@@ -19,7 +20,7 @@ use crate::tokenizer::{self, Tokenizer};
 #[command(after_help = "Works on files that cannot be run and on the beginning of a download.\n\
                         Example: twinband info --tensors model.gguf")]
 pub struct Args {
-    /// The model: a GGUF file, of a split set any part
+    /// The model: a GGUF file, of a split set any part, or a G2BX file
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
@@ -72,13 +73,16 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
 }
 
 /// The file, and if it is not whole what is missing.
-fn open(path: &std::path::Path) -> Result<(File, Option<String>), Error> {
-    match File::open(path) {
+fn open(path: &std::path::Path) -> Result<(File, Option<String>), g2bx::Error> {
+    match g2bx::open(path) {
         Ok(file) => Ok((file, None)),
         Err(
-            error @ (Error::Fault { fault: Fault::Truncated { .. }, .. }
-            | Error::Split { fault: SplitFault::Missing { .. }, .. }),
-        ) => Ok((File::open_header(path)?, Some(error.to_string()))),
+            error @ (g2bx::Error::Fault { fault: g2bx::Fault::Truncated { .. }, .. }
+            | g2bx::Error::Gguf(
+                Error::Fault { fault: Fault::Truncated { .. }, .. }
+                | Error::Split { fault: SplitFault::Missing { .. }, .. },
+            )),
+        ) => Ok((g2bx::open_header(path)?, Some(error.to_string()))),
         Err(error) => Err(error),
     }
 }
@@ -88,7 +92,12 @@ fn open(path: &std::path::Path) -> Result<(File, Option<String>), Error> {
 struct Summary {
     file: String,
     parts: Vec<String>,
-    gguf_version: u32,
+    /// GGUF or G2BX.
+    container: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gguf_version: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    g2bx_version: Option<u32>,
     bytes: u64,
     /// Larger than `bytes` if the file is cut short.
     expected_bytes: u64,
@@ -154,7 +163,9 @@ impl Summary {
         Self {
             file: file.path().display().to_string(),
             parts: file.parts().map(|p| p.display().to_string()).collect(),
-            gguf_version: file.version(),
+            container: file.container().name(),
+            gguf_version: (file.container() == Container::Gguf).then(|| file.version()),
+            g2bx_version: (file.container() == Container::G2bx).then(|| file.version()),
             bytes: file.size(),
             expected_bytes: file.expected_size(),
             incomplete,
@@ -189,9 +200,10 @@ impl Summary {
         line(
             "file",
             format!(
-                "{} (GGUF version {}, {}{parts})",
+                "{} ({} version {}, {}{parts})",
                 self.file,
-                self.gguf_version,
+                self.container,
+                self.gguf_version.or(self.g2bx_version).unwrap_or_default(),
                 report::bytes(self.bytes)
             ),
         );
@@ -350,10 +362,18 @@ fn tensor_json(t: &TensorInfo) -> Json {
         "type": t.ty.to_string(),
         "code": t.ty.0,
         "dims": t.dims[..t.n_dims],
+        "layout": layout(t),
         "bytes": t.bytes(),
         "part": t.part(),
         "offset": t.offset(),
     })
+}
+
+fn layout(t: &TensorInfo) -> &'static str {
+    match t.layout {
+        Layout::Rows => "rows",
+        Layout::Rows8 => "rows8",
+    }
 }
 
 fn tensors_text(tensors: &[TensorInfo]) -> String {
@@ -363,7 +383,13 @@ fn tensors_text(tensors: &[TensorInfo]) -> String {
     for (name, t) in names.iter().zip(tensors) {
         let dims: Vec<String> = t.dims[..t.n_dims].iter().map(u64::to_string).collect();
         let bytes = t.bytes().map_or("?".to_owned(), |n| n.to_string());
-        let _ = writeln!(out, "{name:<width$}  {:<8} {bytes:>12} B  {}", t.ty.to_string(), dims.join(" x "));
+        let interleaved = if t.layout == Layout::Rows { "" } else { "  interleaved" };
+        let _ = writeln!(
+            out,
+            "{name:<width$}  {:<8} {bytes:>12} B  {}{interleaved}",
+            t.ty.to_string(),
+            dims.join(" x ")
+        );
     }
     out
 }

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 
 use super::options::{EngineOptions, Kv};
 use super::{Ui, report};
+use crate::g2bx;
 use crate::generate::{Vocabulary, memory};
 use crate::gguf::File;
 use crate::head::{self, Engine};
@@ -17,8 +18,7 @@ use crate::tokenizer::{self, Tokenizer};
 
 /// Opens a model file; weights stay on disk until they are used.
 pub fn file(path: &Path) -> anyhow::Result<File> {
-    let file = File::open(path)?;
-    Ok(file)
+    Ok(g2bx::open(path)?)
 }
 
 /// A model ready to run.

@@ -21,12 +21,15 @@ pub mod interrupt;
 mod load;
 mod man;
 pub mod options;
+mod pack;
 mod ppl;
 mod report;
 mod run;
 mod synth;
 mod tokenize;
 mod ui;
+mod unpack;
+mod verify;
 mod vkinfo;
 
 pub use interrupt::Interrupted;
@@ -65,6 +68,9 @@ enum Command {
     Bench(bench::Args),
     Ppl(ppl::Args),
     Vkinfo(vkinfo::Args),
+    Pack(pack::Args),
+    Unpack(unpack::Args),
+    Verify(verify::Args),
     Synth(synth::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -92,6 +98,9 @@ impl Cli {
             Command::Bench(args) => bench::run(args, &ui),
             Command::Ppl(args) => ppl::run(args, &ui),
             Command::Vkinfo(args) => vkinfo::run(args, &ui),
+            Command::Pack(args) => pack::run(args, &ui),
+            Command::Unpack(args) => unpack::run(args, &ui),
+            Command::Verify(args) => verify::run(args, &ui),
             Command::Synth(args) => synth::run(args, &ui),
             Command::Completions(args) => completions::run(args, &ui),
             Command::Man(args) => man::run(args, &ui),

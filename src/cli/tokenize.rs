@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::{Ui, options, report};
-use crate::gguf::File;
+use crate::g2bx;
 use crate::tokenizer::{Options, Special, Tokenizer};
 
 /// Show the tokens of a text: id and piece of each, one a line
@@ -60,7 +60,7 @@ struct Token<'t> {
 
 /// Encodes and prints.
 pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
-    let file = File::open_header(&args.model)?;
+    let file = g2bx::open_header(&args.model)?;
     let tokenizer = Tokenizer::from_gguf(file.meta(), &Options { pre: args.pre.clone() })?;
     for warning in tokenizer.warnings() {
         ui.warn(warning);

@@ -4,7 +4,7 @@ use super::error::Fault;
 
 /// Reads little-endian values from `bytes`, front to back.
 #[derive(Clone)]
-pub(super) struct Cursor<'a> {
+pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
 }
@@ -33,7 +33,8 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], Fault> {
+    /// The next `N` bytes.
+    pub fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], Fault> {
         let mut out = [0; N];
         out.copy_from_slice(self.take(N as u64, what)?);
         Ok(out)

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use super::Container;
 use super::cursor::Cursor;
 use super::error::{Fault, printable};
 use super::map::Map;
-use super::meta::{self, Meta};
+use super::meta::Meta;
 use super::tensor::{self, TensorInfo};
 
 /// The smallest file: magic, version and two counts.
@@ -25,6 +26,7 @@ pub(super) fn alignment_is_valid(alignment: u64) -> bool {
 }
 
 pub(super) struct Header {
+    pub container: Container,
     pub version: u32,
     pub alignment: u64,
     pub meta: Meta,
@@ -52,8 +54,8 @@ impl Header {
             v if v != 0 && v & 0xffff == 0 => return Err(Fault::BigEndian),
             version => return Err(Fault::Version { version }),
         }
-        let n_tensors = limited(cursor.count(tensor::MIN_ENTRY, "tensors")?, "tensors")?;
-        let n_kv = limited(cursor.count(meta::MIN_ENTRY, "metadata keys")?, "metadata keys")?;
+        let n_tensors = TensorInfo::count(&mut cursor)?;
+        let n_kv = Meta::count(&mut cursor)?;
 
         let meta = Meta::parse(map, &mut cursor, n_kv)?;
         let alignment = meta
@@ -73,11 +75,11 @@ impl Header {
             tensor.place(data_start, alignment)?;
         }
         tensor::check_ranges(&tensors, (!header_only).then_some(map.len() as u64))?;
-        Ok(Self { version, alignment, meta, tensors, data_start })
+        Ok(Self { container: Container::Gguf, version, alignment, meta, tensors, data_start })
     }
 }
 
-fn limited(count: usize, what: &'static str) -> Result<usize, Fault> {
+pub(super) fn limited(count: usize, what: &'static str) -> Result<usize, Fault> {
     if count as u64 > COUNT_LIMIT {
         return Err(Fault::TooMany { what, count: count as u64, limit: COUNT_LIMIT });
     }
@@ -104,7 +106,7 @@ fn describe(bytes: &[u8]) -> String {
     } else if is_safetensors(bytes) {
         "it is a safetensors file: convert it to GGUF"
     } else if starts(&[b"G2BX"]) {
-        "it is a G2BX file"
+        "it is a G2BX file where a GGUF file was asked for: `twinband unpack` makes one of it"
     } else if starts(&[b"tjgg", b"lmgg", b"fmgg", b"algg"]) {
         "it is a GGML file from before GGUF: convert the model again"
     } else if starts(&[b"FUGG"]) {

@@ -15,7 +15,7 @@ use super::error::Error;
 /// The map follows the open file, not its name: replacing the file by renaming another over it is harmless.
 /// A file that is made shorter while mapped cannot be read safely any more (the system answers with SIGBUS);
 /// [`Map::check_unchanged`] turns that into an error for callers who ask before they read.
-pub(super) struct Map {
+pub(crate) struct Map {
     path: PathBuf,
     /// Kept for asking its size later; `None` for bytes that never were a file.
     file: Option<fs::File>,

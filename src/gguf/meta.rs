@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use super::cursor::Cursor;
 use super::error::{Error, Fault, MetaError, printable};
+use super::header::limited;
 use super::map::Map;
 use super::value::{Array, F32s, I64s, Strings, Value, ValueType, decode};
+use super::write::{WriteError, Writer};
 
 /// The longest metadata key, in bytes (the format's own limit).
 const KEY_LIMIT: u64 = 65535;
@@ -30,11 +32,16 @@ struct Entry {
 }
 
 /// The fewest bytes of an entry: a key of one byte, the type, a value of one byte.
-pub(super) const MIN_ENTRY: u64 = 8 + 1 + 4 + 1;
+const MIN_ENTRY: u64 = 8 + 1 + 4 + 1;
 
 impl Meta {
+    /// Reads the number of entries of a header.
+    pub(crate) fn count(cursor: &mut Cursor<'_>) -> Result<usize, Fault> {
+        limited(cursor.count(MIN_ENTRY, "metadata keys")?, "metadata keys")
+    }
+
     /// Walks over `n` entries at the cursor, which is at the start of `map`'s metadata, checking each.
-    pub(super) fn parse(map: &Arc<Map>, cursor: &mut Cursor<'_>, n: usize) -> Result<Self, Fault> {
+    pub(crate) fn parse(map: &Arc<Map>, cursor: &mut Cursor<'_>, n: usize) -> Result<Self, Fault> {
         let mut entries = Vec::with_capacity(n);
         for _ in 0..n {
             let key = cursor.name(KEY_LIMIT, "metadata key")?;
@@ -55,6 +62,13 @@ impl Meta {
             return Err(Fault::DuplicateKey { key: printable(key(&pair[0])) });
         }
         Ok(Self { map: Arc::clone(map), entries, by_key })
+    }
+
+    /// What a writer was given, as a file of these entries would have it.
+    pub(crate) fn of(writer: &Writer) -> Result<Self, WriteError> {
+        let (bytes, n) = writer.metadata()?;
+        let map = Arc::new(Map::from_bytes(bytes.to_vec()));
+        Ok(Self::parse(&map, &mut Cursor::new(&map), n)?)
     }
 
     fn key(&self, entry: &Entry) -> &str {
@@ -251,7 +265,6 @@ fn check_bool(cursor: &mut Cursor<'_>, key: &str) -> Result<(), Fault> {
 #[cfg(test)]
 mod tests {
     use super::super::File;
-    use super::super::write::{WriteError, Writer};
     use super::*;
 
     fn file(fill: impl FnOnce(&mut Writer) -> &mut Writer) -> File {

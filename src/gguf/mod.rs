@@ -23,14 +23,47 @@ mod value;
 pub mod write;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+pub(crate) use cursor::Cursor;
 pub use error::{Error, Fault, MetaError, SplitFault, printable};
+pub(crate) use map::Map;
 pub use meta::Meta;
 pub use tensor::TensorInfo;
 pub use value::{Array, Elements, F32s, I64s, Strings, Value, ValueType};
 
-use map::Map;
+use header::Header;
 use split::{Part, Parts};
+
+/// In which kind of file a model lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Container {
+    /// GGUF.
+    Gguf,
+    /// Our own, see `crate::g2bx`: other bytes around the same metadata and tensors.
+    G2bx,
+}
+
+impl Container {
+    /// The name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gguf => "GGUF",
+            Self::G2bx => "G2BX",
+        }
+    }
+}
+
+/// What another container's header says, in GGUF's terms.
+pub(crate) struct Foreign {
+    pub container: Container,
+    pub version: u32,
+    pub meta: Meta,
+    /// In file order, [placed](TensorInfo::place).
+    pub tensors: Vec<TensorInfo>,
+    pub data_start: u64,
+    pub alignment: u64,
+}
 
 /// An open model file, or a whole split set.
 pub struct File {
@@ -46,13 +79,28 @@ pub struct File {
 impl File {
     /// Opens a file, or from any of its parts a split set. All tensor data must be present.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        Self::assemble(split::complete(Part::open(path, 0, false)?, false)?, false)
+        Self::from_map(Map::open(path)?, false)
     }
 
     /// As [`File::open`], but tensor data need not be present and is not served: for looking at a download that is
     /// not complete. The header itself must be whole. Parts of a split set may be [missing](File::missing).
     pub fn open_header(path: &Path) -> Result<Self, Error> {
-        Self::assemble(split::complete(Part::open(path, 0, true)?, true)?, true)
+        Self::from_map(Map::open(path)?, true)
+    }
+
+    /// [`File::open`] or [`File::open_header`] of a file that is already mapped.
+    pub(crate) fn from_map(map: Map, header_only: bool) -> Result<Self, Error> {
+        Self::assemble(split::complete(Part::from_map(map, 0, header_only)?, header_only)?, header_only)
+    }
+
+    /// A model in another container, whose header was read elsewhere and whose tensors lie in `map`.
+    pub(crate) fn from_foreign(map: Arc<Map>, foreign: Foreign, header_only: bool) -> Result<Self, Error> {
+        let Foreign { container, version, meta, tensors, data_start, alignment } = foreign;
+        let size = (!header_only).then_some(map.len() as u64);
+        let checked = tensor::check_ranges(&tensors, size);
+        checked.map_err(|fault| Error::Fault { path: map.path().to_owned(), fault })?;
+        let header = Header { container, version, alignment, meta, tensors, data_start };
+        Self::assemble(Parts { found: vec![Part { map, header }], missing: Vec::new() }, header_only)
     }
 
     /// Reads a file that is already in memory.
@@ -85,7 +133,12 @@ impl File {
         &self.parts[0]
     }
 
-    /// The version of the format, 2 or 3.
+    /// The kind of file.
+    pub fn container(&self) -> Container {
+        self.first().header.container
+    }
+
+    /// The version of the format, of GGUF 2 or 3.
     pub fn version(&self) -> u32 {
         self.first().header.version
     }
@@ -147,7 +200,7 @@ impl File {
         Some(&self.tensors[self.by_name[at] as usize])
     }
 
-    /// Exactly the bytes of one of this file's tensors.
+    /// Exactly the bytes of one of this file's tensors, in the order that [`TensorInfo::layout`] says.
     ///
     /// They lie in the map on a multiple of 8, but of a file that had to be read into memory anywhere: do not count on
     /// alignment.

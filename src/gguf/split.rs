@@ -23,10 +23,6 @@ pub(super) struct Part {
 }
 
 impl Part {
-    pub fn open(path: &Path, index: usize, header_only: bool) -> Result<Self, Error> {
-        Self::from_map(Map::open(path)?, index, header_only)
-    }
-
     pub fn from_map(map: Map, index: usize, header_only: bool) -> Result<Self, Error> {
         let map = Arc::new(map);
         let header = Header::parse(&map, index, header_only).map_err(|fault| fault_in(map.path(), fault))?;

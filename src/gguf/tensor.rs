@@ -2,14 +2,15 @@
 
 use super::cursor::Cursor;
 use super::error::{Fault, printable};
-use crate::kernel::format::GgmlType;
+use super::header::limited;
+use crate::kernel::format::{GgmlType, Layout};
 
 /// The longest tensor name, in bytes.
 const NAME_LIMIT: u64 = 127;
 /// The largest dimension: what the format's other readers can represent.
 const DIM_LIMIT: u64 = i32::MAX as u64;
 /// The fewest bytes of a directory entry: a name of one byte, one dimension, type and offset.
-pub(super) const MIN_ENTRY: u64 = 8 + 1 + 4 + 8 + 4 + 8;
+const MIN_ENTRY: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
 /// One tensor of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct TensorInfo {
     pub n_dims: usize,
     /// The type of the elements.
     pub ty: GgmlType,
+    /// In which order its blocks lie; row after row in every GGUF file.
+    pub layout: Layout,
     /// Which part of a split set holds it, counted from 0.
     pub(super) part: usize,
     /// First byte, counted from the start of the part.
@@ -57,8 +60,13 @@ impl TensorInfo {
         self.start
     }
 
+    /// Reads the number of tensors of a header.
+    pub(crate) fn count(cursor: &mut Cursor<'_>) -> Result<usize, Fault> {
+        limited(cursor.count(MIN_ENTRY, "tensors")?, "tensors")
+    }
+
     /// Reads one directory entry. `start` still counts from the start of the tensor data.
-    pub(super) fn parse(cursor: &mut Cursor<'_>, part: usize) -> Result<Self, Fault> {
+    pub(crate) fn parse(cursor: &mut Cursor<'_>, part: usize) -> Result<Self, Fault> {
         let name = cursor.name(NAME_LIMIT, "tensor name")?;
         let tensor = || printable(name.as_bytes());
         let n = cursor.u32("a tensor's number of dimensions")?;
@@ -75,7 +83,19 @@ impl TensorInfo {
         }
         let ty = GgmlType(cursor.u32("a tensor's type")?);
         let offset = cursor.u64("a tensor's offset")?;
+        Self::new(name, dims, n_dims, ty, part, offset)
+    }
 
+    /// A tensor whose rows must be whole blocks. `dims` are from 1 to 2^31 - 1, those from `n_dims` on are 1.
+    pub(crate) fn new(
+        name: &str,
+        dims: [u64; 4],
+        n_dims: usize,
+        ty: GgmlType,
+        part: usize,
+        start: u64,
+    ) -> Result<Self, Fault> {
+        let tensor = || printable(name.as_bytes());
         let overflow = || Fault::Overflow { tensor: tensor(), dims };
         dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d)).ok_or_else(overflow)?;
         let bytes = match ty.geometry() {
@@ -92,11 +112,11 @@ impl TensorInfo {
                 Some(bytes.ok_or_else(overflow)?)
             }
         };
-        Ok(Self { name: name.to_owned(), dims, n_dims, ty, part, start: offset, bytes })
+        Ok(Self { name: name.to_owned(), dims, n_dims, ty, layout: Layout::Rows, part, start, bytes })
     }
 
     /// Turns the offset in the data section into one in the file and checks that it can be one.
-    pub(super) fn place(&mut self, data_start: u64, alignment: u64) -> Result<(), Fault> {
+    pub(crate) fn place(&mut self, data_start: u64, alignment: u64) -> Result<(), Fault> {
         let (tensor, offset) = (|| printable(self.name.as_bytes()), self.start);
         if !offset.is_multiple_of(alignment) {
             return Err(Fault::Unaligned { tensor: tensor(), offset, alignment });
@@ -111,7 +131,7 @@ impl TensorInfo {
     }
 
     /// The end of the tensor's bytes in the file; of a type of unknown size, the end of its first byte.
-    pub(super) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.start + self.least_bytes()
     }
 

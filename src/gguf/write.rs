@@ -8,6 +8,7 @@ use std::io::{self, Write};
 
 use thiserror::Error as ThisError;
 
+use super::error::Fault;
 use super::header::{DEFAULT_ALIGNMENT, MAGIC, alignment_is_valid};
 use super::value::{Value, ValueType};
 use crate::kernel::format::GgmlType;
@@ -47,6 +48,9 @@ pub enum WriteError {
         /// Bytes it has.
         size: u64,
     },
+    /// A key, string or name that no reader takes.
+    #[error(transparent)]
+    Fault(#[from] Fault),
     /// More data than tensors, or less.
     #[error("data of {given} tensors given, the directory has {expected}")]
     Count {
@@ -66,15 +70,18 @@ pub struct Writer {
     tensors: Vec<Planned>,
 }
 
-struct Planned {
-    name: String,
-    dims: Vec<u64>,
-    ty: GgmlType,
-    size: u64,
+/// A tensor of the directory.
+pub(crate) struct Planned {
+    pub name: String,
+    /// The row length first.
+    pub dims: Vec<u64>,
+    pub ty: GgmlType,
+    /// Bytes.
+    pub size: u64,
 }
 
 impl Planned {
-    fn odd_size(&self, given: u64) -> WriteError {
+    pub fn odd_size(&self, given: u64) -> WriteError {
         WriteError::Size { name: self.name.clone(), given, size: self.size }
     }
 }
@@ -210,6 +217,19 @@ impl Writer {
         Ok(self)
     }
 
+    /// The entries of the metadata one after the other, and how many.
+    pub(crate) fn metadata(&self) -> Result<(&[u8], usize), WriteError> {
+        match &self.duplicate {
+            Some(key) => Err(WriteError::DuplicateKey(key.clone())),
+            None => Ok((&self.meta, self.keys.len())),
+        }
+    }
+
+    /// The tensors in order.
+    pub(crate) fn tensors(&self) -> &[Planned] {
+        &self.tensors
+    }
+
     /// Bytes of the header with its padding.
     fn header(&self) -> Result<Vec<u8>, WriteError> {
         let mut out = Vec::with_capacity(self.meta.len() + 128 * self.tensors.len() + 64);
@@ -238,9 +258,7 @@ impl Writer {
 
     /// Writes header and directory.
     pub fn begin<W: Write>(self, mut out: W) -> Result<DataWriter<W>, WriteError> {
-        if let Some(key) = self.duplicate {
-            return Err(WriteError::DuplicateKey(key));
-        }
+        self.metadata()?;
         if !alignment_is_valid(self.alignment) {
             return Err(WriteError::Alignment(self.alignment));
         }
@@ -317,7 +335,7 @@ impl<W: Write> DataWriter<W> {
     }
 }
 
-fn put_str(out: &mut Vec<u8>, s: &[u8]) {
+pub(crate) fn put_str(out: &mut Vec<u8>, s: &[u8]) {
     out.extend((s.len() as u64).to_le_bytes());
     out.extend(s);
 }

@@ -18,6 +18,7 @@ pub use state::{Plan, State, StateOptions};
 pub use weights::Weights;
 
 use crate::gguf;
+use crate::kernel::format::Layout;
 use crate::kernel::op::rope::Rope;
 
 /// A model whose weights lie in the mapped file.
@@ -48,9 +49,11 @@ impl<'f> Model<'f> {
         Ok(Self { config, weights, file, rope, rope_local, warnings })
     }
 
-    /// The open file that holds the output matrix, and where in it; `None` if the model is only in memory.
+    /// The open file that holds the output matrix row after row, and where in it; `None` if the model is only in memory, or
+    /// the rows are interleaved.
     pub fn output_in_file(&self) -> Option<(std::fs::File, u64)> {
         let tensor = self.file.tensor("output.weight").or_else(|| self.file.tensor("token_embd.weight"))?;
-        Some((self.file.part_file(tensor)?, tensor.offset()))
+        let rows = tensor.layout == Layout::Rows;
+        rows.then(|| Some((self.file.part_file(tensor)?, tensor.offset()))).flatten()
     }
 }

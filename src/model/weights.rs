@@ -274,6 +274,7 @@ impl<'f> Loader<'f> {
             });
         }
         Matrix::new(format, self.file.data(info)?, want(1) as usize, shape[0])
+            .and_then(|matrix| matrix.with_layout(info.layout))
             .map_err(|source| LoadError::Matrix { tensor: info.name.clone(), source })
     }
 }

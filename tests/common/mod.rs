@@ -3,4 +3,6 @@
 pub mod driver;
 pub mod golden;
 pub mod gpu;
+pub mod legacy;
+pub mod place;
 pub mod tiny;
