@@ -3,6 +3,8 @@
 mod common;
 
 use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::Command;
 
 use common::legacy::crc32;
 use common::place::{Place, digest, exercise, good, refused, twinband};
@@ -186,6 +188,52 @@ fn nothing_is_overwritten_unasked() {
     std::fs::write(&cut, &source[..source.len() - 1]).expect("a file");
     assert!(refused(&twinband(&[&"pack", &cut, &out])).contains("truncated"));
     assert!(!out.exists());
+}
+
+/// A GGUF file of one F32 matrix with rows of 4096 zeros, which takes no room on the disk.
+fn sparse(place: &Place, rows: u64) -> PathBuf {
+    let path = place.path("sparse.gguf");
+    let mut writer = gguf::write::Writer::new();
+    writer.tensor("blk.0.ffn_up.weight", &[4096, rows], GgmlType::F32).expect("a good tensor");
+    let file = std::fs::File::create(&path).expect("a file");
+    // The header is written when writing begins.
+    drop(writer.begin(&file).expect("a good header"));
+    let header = file.metadata().expect("a file").len();
+    file.set_len(header + 4 * 4096 * rows).expect("a file system with sparse files");
+    path
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn memory_stays_flat() {
+    let place = Place::new(&Tiny::new());
+    // 256 MiB of numbers, 144 MiB of which anything could be allocated.
+    let (source, out) = (sparse(&place, 16384), place.path("a.g2bx"));
+    for option in ["--q4", "--q4s", "--keep"] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -d 147456; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_twinband"), "pack"]);
+        good(&shell.args([&source, &out]).args([option, "--force"]).output().expect("sh starts"));
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn interrupted_it_leaves_nothing_behind() {
+    let place = Place::new(&Tiny::new());
+    // 32 GiB of numbers: there is always enough left to do.
+    let (source, out) = (sparse(&place, 1 << 21), place.path("a.g2bx"));
+    let files = || std::fs::read_dir(place.dir.path()).expect("the folder").count();
+    let before = files();
+    let mut pack = Command::new(env!("CARGO_BIN_EXE_twinband"));
+    let mut child = pack.arg("pack").args([&source, &out]).arg("--q4").spawn().expect("the program starts");
+    while files() == before && child.try_wait().expect("a child").is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    // Its handler is in place before the file is begun.
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.expect("kill starts").success());
+    assert_eq!(child.wait().expect("a child").code(), Some(130));
+    assert_eq!(files(), before);
 }
 
 // --------------------------------------------------------------------------------------------------- conversion

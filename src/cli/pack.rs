@@ -114,9 +114,9 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
             .with_context(|| format!("tensor {} cannot be packed", printable(tensor.name.as_bytes())))?;
     }
     let size = writer.file_size()?;
+    let mut copy = Copy::new(&file, ui)?;
     let part = PartFile::create(&args.output, args.force)?;
     let mut data = writer.begin(BufWriter::with_capacity(1 << 20, part.file()))?;
-    let mut copy = Copy::new(&file, ui)?;
     for (tensor, choice) in plan() {
         let sink = |bytes: &[u8]| data.part(bytes).with_context(|| format!("{}", args.output.display()));
         copy.tensor(tensor, choice.ty, layout(tensor, choice.ty), sink)?;

@@ -50,9 +50,9 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
             tensor.ty
         ));
     }
+    let mut copy = Copy::new(&file, ui)?;
     let part = PartFile::create(&args.output, args.force)?;
     let mut data = writer.begin(BufWriter::with_capacity(1 << 20, part.file()))?;
-    let mut copy = Copy::new(&file, ui)?;
     for tensor in file.tensors() {
         copy.tensor(tensor, tensor.ty, Layout::Rows, |bytes| {
             data.part(bytes).with_context(|| format!("{}", args.output.display()))?;

@@ -493,7 +493,8 @@ fn matrix(model: &Model<'_>, exact: bool) -> Result<HeadMatrix, String> {
         return Err("--exact computes on the CPU alone".to_owned());
     }
     let w = &model.weights.output.w;
-    let (file, offset) = model.output_in_file().ok_or("the model is not in a file that a worker can open")?;
+    let why = "the head does not lie row after row in a file that a worker can open";
+    let (file, offset) = model.output_in_file().ok_or(why)?;
     let small = |n: usize| u32::try_from(n).map_err(|_| "the head is too large".to_owned());
     Ok(HeadMatrix {
         file,
