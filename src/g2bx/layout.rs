@@ -65,13 +65,18 @@ mod tests {
     }
 
     #[test]
-    fn large_matrices_come_in_parts_and_back() {
+    fn parts_are_what_the_whole_would_be() {
         let geometry = GgmlType::Q8_0.geometry().expect("a known type");
-        let (rows, cols) = (1001, 4096);
-        let bytes: Vec<u8> = (0..rows * cols / 32 * 34).map(|i| (i * 7 + i / 251) as u8).collect();
-        let packed = turned(&bytes, geometry, cols, Layout::Rows, Layout::Rows8);
-        assert!(packed != bytes && packed.len() == bytes.len());
-        assert_eq!(turned(&packed, geometry, cols, Layout::Rows8, Layout::Rows), bytes);
-        assert_eq!(turned(&bytes, geometry, cols, Layout::Rows, Layout::Rows), bytes);
+        // Rows of which neither a whole number nor a multiple of eight fills a part.
+        let (rows, cols) = (1001, 4032);
+        let row = cols / 32 * 34;
+        let bytes: Vec<u8> = (0..rows * row).map(|i| (i * 7 + i / 251) as u8).collect();
+        let mut whole = vec![0; bytes.len()];
+        layout::convert([Layout::Rows, Layout::Rows8], 34, row, &bytes, &mut whole);
+        assert!(whole != bytes && whole.len() > 2 * CHUNK);
+        assert!(turned(&bytes, geometry, cols, Layout::Rows, Layout::Rows8) == whole);
+        assert!(turned(&whole, geometry, cols, Layout::Rows8, Layout::Rows) == bytes);
+        assert!(turned(&bytes, geometry, cols, Layout::Rows, Layout::Rows) == bytes);
+        assert_eq!((rows_at_once(1), rows_at_once(row), rows_at_once(1 << 30)), (CHUNK, 240, 8));
     }
 }
