@@ -6,6 +6,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
@@ -35,7 +37,7 @@ pub enum Isa {
     Avx512(Avx512),
 }
 
-/// What [`simd!`](crate::simd) chooses from: eight f32 lanes need no more than AVX2.
+/// What [`simd!`](crate::simd) chooses from.
 #[derive(Clone, Copy, Debug)]
 pub enum Lanes {
     /// Plain Rust.
@@ -43,6 +45,9 @@ pub enum Lanes {
     /// AVX2.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
+    /// AVX-512, for what takes two times eight lanes at once.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
 }
 
 impl Isa {
@@ -85,7 +90,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Self::AvxVnni(token) => Lanes::Avx2(token.avx2()),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512(token) => Lanes::Avx2(token.avx2()),
+            Self::Avx512(token) => Lanes::Avx512(token),
         }
     }
 
@@ -163,6 +168,23 @@ pub trait Simd: Copy + Send + Sync {
     /// To f16 bit patterns, nearest even, overflow to infinity.
     fn narrow(self, v: Self::V, to: &mut [u16; 8]);
 
+    /// Two vectors side by side.
+    type W: Copy;
+    /// Two vectors.
+    fn pair(self, a: Self::V, b: Self::V) -> Self::W;
+    /// What [`pair`](Self::pair) put together.
+    fn halves(self, w: Self::W) -> [Self::V; 2];
+    /// `[v, v]` with `v` from memory.
+    fn load_both(self, from: &[f32; 8]) -> Self::W;
+    /// All lanes `x`.
+    fn splat2(self, x: f32) -> Self::W;
+    /// Both halves of `a + b`.
+    fn add2(self, a: Self::W, b: Self::W) -> Self::W;
+    /// Both halves of `a * b`.
+    fn mul2(self, a: Self::W, b: Self::W) -> Self::W;
+    /// Eight f16 bit patterns in each half, widened exactly.
+    fn widen2(self, low: &[u16; 8], high: &[u16; 8]) -> Self::W;
+
     /// The sum of the lanes in the contract's tree: `s4[i] = v[i] + v[i+4]`, `s2[i] = s4[i] + s4[i+2]`,
     /// `s2[0] + s2[1]`.
     #[inline(always)]
@@ -217,6 +239,15 @@ macro_rules! simd {
                     || $body,
                 )
             }
+            #[cfg(target_arch = "x86_64")]
+            $crate::kernel::isa::Lanes::Avx512(token) => {
+                let $s = token;
+                $crate::kernel::isa::Simd::vectorize(
+                    $s,
+                    #[inline(always)]
+                    || $body,
+                )
+            }
         }
     };
 }
@@ -241,7 +272,14 @@ mod tests {
         let sum = s.codes([whole(a), whole(b)], &mut codes);
         let codes = codes.map(|c| c as u8 as u32).as_chunks::<8>().0.to_vec();
         let sums = s.sum4([x, y, s.add(x, y), s.splat(1.5)]).map(f32::to_bits);
+        let both = s.add2(s.mul2(s.pair(x, y), s.load_both(&a)), s.splat2(1.5));
+        let [low, high] = s.halves(both);
+        let [wide_low, wide_high] = s.halves(s.widen2(&h, &[0x3c00; 8]));
         vec![
+            out(low),
+            out(high),
+            out(wide_low),
+            out(wide_high),
             out(s.add(x, y)),
             out(s.sub(x, y)),
             out(s.mul(x, y)),

@@ -21,18 +21,18 @@ pub trait Vnni: Copy {
     /// What it includes.
     fn avx2(self) -> Avx2;
     /// Runs `f` compiled for this instruction set (its body must be inlined into it).
-    fn vectorize<R>(self, f: impl FnOnce() -> R) -> R;
+    fn run<R>(self, f: impl FnOnce() -> R) -> R;
 
     /// The vector at `32 * GROUPS * i`. There must be that many bytes.
-    fn load(self, from: &[[u8; 32]], i: usize) -> Self::I;
+    fn load_bytes(self, from: &[[u8; 32]], i: usize) -> Self::I;
     /// The floats at `8 * GROUPS * i`. There must be as many.
     fn load_f32(self, from: &[[f32; 8]], i: usize) -> Self::F;
     /// The first `GROUPS` of `to`.
-    fn store(self, v: Self::F, to: &mut [[f32; 8]]);
+    fn store_f32(self, v: Self::F, to: &mut [[f32; 8]]);
     /// All lanes 0.
     fn zero(self) -> Self::I;
     /// All lanes `x`.
-    fn splat(self, x: f32) -> Self::F;
+    fn splat_f32(self, x: f32) -> Self::F;
     /// Four bytes in every lane.
     fn four(self, bytes: &[u8; 4]) -> Self::I;
     /// Two i16 in every lane.
@@ -54,11 +54,11 @@ pub trait Vnni: Copy {
     /// To f32, rounded once.
     fn to_f32(self, v: Self::I) -> Self::F;
     /// `a + b`, rounded.
-    fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    fn add_f32(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a - b`, rounded.
-    fn sub(self, a: Self::F, b: Self::F) -> Self::F;
+    fn sub_f32(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a * b`, rounded.
-    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    fn mul_f32(self, a: Self::F, b: Self::F) -> Self::F;
 }
 
 /// Proof that the running CPU has AVX-VNNI and everything of [`Avx2`].
@@ -98,7 +98,7 @@ impl Avx512 {
     }
 }
 
-/// Runs intrinsics. Inlined into [`Vnni::vectorize`], each becomes a single instruction.
+/// Runs intrinsics. Inlined into [`Vnni::run`], each becomes a single instruction.
 macro_rules! op {
     ($e:expr) => {
         // SAFETY: `self` is a token, which exists only after `detect` found the features.
@@ -123,7 +123,7 @@ macro_rules! vnni {
                 self.0
             }
             #[inline(always)]
-            fn vectorize<R>(self, f: impl FnOnce() -> R) -> R {
+            fn run<R>(self, f: impl FnOnce() -> R) -> R {
                 #[target_feature(enable = $features)]
                 fn inner<R>(f: impl FnOnce() -> R) -> R {
                     f()
@@ -131,7 +131,7 @@ macro_rules! vnni {
                 op!(inner(f))
             }
             #[inline(always)]
-            fn load(self, from: &[[u8; 32]], i: usize) -> $i {
+            fn load_bytes(self, from: &[[u8; 32]], i: usize) -> $i {
                 debug_assert!(from.len() >= $groups * (i + 1));
                 // SAFETY: callers stay within `from`, checked in debug builds by every test; any alignment will do.
                 unsafe { $load(from.as_ptr().add($groups * i).cast()) }
@@ -139,11 +139,11 @@ macro_rules! vnni {
             #[inline(always)]
             fn load_f32(self, from: &[[f32; 8]], i: usize) -> $f {
                 debug_assert!(from.len() >= $groups * (i + 1));
-                // SAFETY: as for `load`.
+                // SAFETY: as for `load_bytes`.
                 unsafe { $load_f32(from.as_ptr().add($groups * i).cast()) }
             }
             #[inline(always)]
-            fn store(self, v: $f, to: &mut [[f32; 8]]) {
+            fn store_f32(self, v: $f, to: &mut [[f32; 8]]) {
                 assert!(to.len() >= $groups);
                 op!($store(to.as_mut_ptr().cast(), v));
             }
@@ -152,7 +152,7 @@ macro_rules! vnni {
                 op!($zero())
             }
             #[inline(always)]
-            fn splat(self, x: f32) -> $f {
+            fn splat_f32(self, x: f32) -> $f {
                 op!($splat(x))
             }
             #[inline(always)]
@@ -179,7 +179,7 @@ macro_rules! vnni {
         }
     };
     (@methods $i:ty, $f:ty, dot4 => $dot4:ident, dot2 => $dot2:ident, add_i32 => $add_i32:ident,
-     sub_i32 => $sub_i32:ident, mul_i32 => $mul_i32:ident, add => $add:ident, sub => $sub:ident, mul => $mul:ident,) => {
+     sub_i32 => $sub_i32:ident, mul_i32 => $mul_i32:ident, add_f32 => $add:ident, sub_f32 => $sub:ident, mul_f32 => $mul:ident,) => {
         #[inline(always)]
         fn dot4(self, acc: $i, u: $i, s: $i) -> $i {
             op!($dot4(acc, u, s))
@@ -201,15 +201,15 @@ macro_rules! vnni {
             op!($mul_i32(a, b))
         }
         #[inline(always)]
-        fn add(self, a: $f, b: $f) -> $f {
+        fn add_f32(self, a: $f, b: $f) -> $f {
             op!($add(a, b))
         }
         #[inline(always)]
-        fn sub(self, a: $f, b: $f) -> $f {
+        fn sub_f32(self, a: $f, b: $f) -> $f {
             op!($sub(a, b))
         }
         #[inline(always)]
-        fn mul(self, a: $f, b: $f) -> $f {
+        fn mul_f32(self, a: $f, b: $f) -> $f {
             op!($mul(a, b))
         }
     };
@@ -218,8 +218,8 @@ macro_rules! vnni {
 vnni! {
     AvxVnni, 1, 4, __m256i, __m256, "avx2,fma,f16c,avxvnni",
     { dot4 => _mm256_dpbusd_avx_epi32, dot2 => _mm256_dpwssd_avx_epi32, add_i32 => _mm256_add_epi32,
-    sub_i32 => _mm256_sub_epi32, mul_i32 => _mm256_mullo_epi32, add => _mm256_add_ps, sub => _mm256_sub_ps,
-    mul => _mm256_mul_ps, }
+    sub_i32 => _mm256_sub_epi32, mul_i32 => _mm256_mullo_epi32, add_f32 => _mm256_add_ps, sub_f32 => _mm256_sub_ps,
+    mul_f32 => _mm256_mul_ps, }
     load: _mm256_loadu_si256, load_f32: _mm256_loadu_ps, store: _mm256_storeu_ps, zero: _mm256_setzero_si256,
     splat: _mm256_set1_ps, splat_i32: _mm256_set1_epi32, shift_right: _mm256_srai_epi32,
     shift_left: _mm256_sll_epi32, to_f32: _mm256_cvtepi32_ps
@@ -228,8 +228,8 @@ vnni! {
 vnni! {
     Avx512, 2, 8, __m512i, __m512, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni",
     { dot4 => _mm512_dpbusd_epi32, dot2 => _mm512_dpwssd_epi32, add_i32 => _mm512_add_epi32,
-    sub_i32 => _mm512_sub_epi32, mul_i32 => _mm512_mullo_epi32, add => _mm512_add_ps, sub => _mm512_sub_ps,
-    mul => _mm512_mul_ps, }
+    sub_i32 => _mm512_sub_epi32, mul_i32 => _mm512_mullo_epi32, add_f32 => _mm512_add_ps, sub_f32 => _mm512_sub_ps,
+    mul_f32 => _mm512_mul_ps, }
     load: _mm512_loadu_si512, load_f32: _mm512_loadu_ps, store: _mm512_storeu_ps, zero: _mm512_setzero_si512,
     splat: _mm512_set1_ps, splat_i32: _mm512_set1_epi32, shift_right: _mm512_srai_epi32,
     shift_left: _mm512_sll_epi32, to_f32: _mm512_cvtepi32_ps

@@ -110,47 +110,43 @@ fn some<S: Simd, E: Element, const N: usize>(
     let mut at = 0;
     while at < v.len {
         let wide = if N == 1 { 64 } else { 32 };
-        let width = if v.len - at >= wide { wide } else { (v.len - at).min(8) };
+        let width = if v.len - at >= wide { wide } else { (v.len - at).min(16) };
         let part = v.part(at, width);
-        if width == 64 {
-            weigh::<S, E, N, 8>(s, scores, part, sums, out, at, v.len);
-        } else if width == 32 {
-            weigh::<S, E, N, 4>(s, scores, part, sums, out, at, v.len);
-        } else {
-            weigh::<S, E, N, 1>(s, scores, part, sums, out, at, v.len);
+        match width {
+            64 => weigh::<S, E, N, 4>(s, scores, part, sums, out, at, v.len),
+            32 => weigh::<S, E, N, 2>(s, scores, part, sums, out, at, v.len),
+            _ => weigh::<S, E, N, 1>(s, scores, part, sums, out, at, v.len),
         }
         at += width;
     }
 }
 
-/// The [dot products](dot) of `N` heads with the keys of four positions.
+/// The [dot products](dot) of `N` heads with the keys of four positions, two in each pair of vectors.
 #[inline(always)]
 fn dots<S: Simd, E: Element, const N: usize>(s: S, q: [&[f32]; N], k: [&[E]; 4]) -> [[f32; 4]; N] {
     let (k8, k_rest) = (k.map(|k| k.as_chunks::<8>().0), k.map(|k| k.as_chunks::<8>().1));
-    let mut acc = [[s.splat(0.0); 4]; N];
+    let mut acc = [[s.splat2(0.0); 2]; N];
     for i in 0..k8[0].len() {
-        let mut heads = [s.splat(0.0); N];
-        for (to, q) in heads.iter_mut().zip(q) {
-            *to = s.load(&q.as_chunks::<8>().0[i]);
-        }
-        for (p, k8) in k8.iter().enumerate() {
-            let k = E::load(s, &k8[i]);
-            for (acc, &q) in acc.iter_mut().zip(&heads) {
-                acc[p] = s.add(acc[p], s.mul(q, k));
-            }
+        let k = [E::load2(s, &k8[0][i], &k8[1][i]), E::load2(s, &k8[2][i], &k8[3][i])];
+        for (acc, q) in acc.iter_mut().zip(q) {
+            let q = s.load_both(&q.as_chunks::<8>().0[i]);
+            acc[0] = s.add2(acc[0], s.mul2(q, k[0]));
+            acc[1] = s.add2(acc[1], s.mul2(q, k[1]));
         }
     }
     if !k_rest[0].is_empty() {
-        for (p, k) in k_rest.iter().enumerate() {
-            let k = E::load(s, &padded(k));
-            for (acc, q) in acc.iter_mut().zip(q) {
-                acc[p] = s.add(acc[p], s.mul(s.load(&padded(q.as_chunks::<8>().1)), k));
-            }
+        let k = k_rest.map(padded);
+        let k = [E::load2(s, &k[0], &k[1]), E::load2(s, &k[2], &k[3])];
+        for (acc, q) in acc.iter_mut().zip(q) {
+            let q = s.load_both(&padded(q.as_chunks::<8>().1));
+            acc[0] = s.add2(acc[0], s.mul2(q, k[0]));
+            acc[1] = s.add2(acc[1], s.mul2(q, k[1]));
         }
     }
     let mut dots = [[0.0; 4]; N];
     for (dots, acc) in dots.iter_mut().zip(acc) {
-        *dots = s.sum4(acc);
+        let ([p0, p1], [p2, p3]) = (s.halves(acc[0]), s.halves(acc[1]));
+        *dots = s.sum4([p0, p1, p2, p3]);
     }
     dots
 }
@@ -163,7 +159,7 @@ fn padded<E: Element>(rest: &[E]) -> [E; 8] {
     pad
 }
 
-/// The weighted sums of up to `8 W` elements of each position, divided by `sums`; `e` is `[N][positions]`. They go to `at..` of
+/// The weighted sums of up to `16 W` elements of each position, divided by `sums`; `e` is `[N][positions]`. They go to `at..` of
 /// each head's `len` outputs.
 #[inline(always)]
 fn weigh<S: Simd, E: Element, const N: usize, const W: usize>(
@@ -176,32 +172,31 @@ fn weigh<S: Simd, E: Element, const N: usize, const W: usize>(
     len: usize,
 ) {
     let n = e.len() / N;
-    let mut acc = [[s.splat(0.0); W]; N];
+    let mut acc = [[s.splat2(0.0); W]; N];
     for (p, v) in v.rows().enumerate() {
-        let mut weights = [s.splat(0.0); N];
-        for (h, weight) in weights.iter_mut().enumerate() {
-            *weight = s.splat(e[h * n + p]);
-        }
-        let (v8, rest) = v.as_chunks::<8>();
-        for (w, v) in v8.iter().enumerate().take(W) {
-            let v = E::load(s, v);
-            for (acc, &weight) in acc.iter_mut().zip(&weights) {
-                acc[w] = s.add(acc[w], s.mul(weight, v));
+        let (v16, rest) = v.as_chunks::<16>();
+        let mut add = |w: usize, v: S::W| {
+            for (h, acc) in acc.iter_mut().enumerate() {
+                acc[w] = s.add2(acc[w], s.mul2(s.splat2(e[h * n + p]), v));
             }
+        };
+        for (w, v) in v16.iter().enumerate().take(W) {
+            let eights = v.as_chunks::<8>().0;
+            add(w, E::load2(s, &eights[0], &eights[1]));
         }
         if !rest.is_empty() {
-            let v = E::load(s, &padded(rest));
-            for (acc, &weight) in acc.iter_mut().zip(&weights) {
-                acc[0] = s.add(acc[0], s.mul(weight, v));
-            }
+            let (first, last) = rest.split_at(rest.len().min(8));
+            add(0, E::load2(s, &padded(first), &padded(last)));
         }
     }
     for (h, (acc, sum)) in acc.into_iter().zip(sums).enumerate() {
         let out = &mut out[h * len + at..][..v.len];
-        for (acc, out) in acc.into_iter().zip(out.chunks_mut(8)) {
-            let mut lanes = [0.0; 8];
-            s.store(s.div(acc, sum), &mut lanes);
-            out.copy_from_slice(&lanes[..out.len()]);
+        for (acc, out) in acc.into_iter().zip(out.chunks_mut(16)) {
+            for (acc, out) in s.halves(acc).into_iter().zip(out.chunks_mut(8)) {
+                let mut lanes = [0.0; 8];
+                s.store(s.div(acc, sum), &mut lanes);
+                out.copy_from_slice(&lanes[..out.len()]);
+            }
         }
     }
 }

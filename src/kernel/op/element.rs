@@ -6,6 +6,8 @@ use crate::kernel::isa::Simd;
 pub trait Element: Copy + Default + Send + Sync + 'static {
     /// Eight of them, widened exactly.
     fn load<S: Simd>(s: S, from: &[Self; 8]) -> S::V;
+    /// Twice eight of them, widened exactly.
+    fn load2<S: Simd>(s: S, low: &[Self; 8], high: &[Self; 8]) -> S::W;
     /// Stores eight numbers, each rounded to nearest even.
     fn store<S: Simd>(s: S, v: S::V, to: &mut [Self; 8]);
 }
@@ -14,6 +16,10 @@ impl Element for f32 {
     #[inline(always)]
     fn load<S: Simd>(s: S, from: &[f32; 8]) -> S::V {
         s.load(from)
+    }
+    #[inline(always)]
+    fn load2<S: Simd>(s: S, low: &[f32; 8], high: &[f32; 8]) -> S::W {
+        s.pair(s.load(low), s.load(high))
     }
     #[inline(always)]
     fn store<S: Simd>(s: S, v: S::V, to: &mut [f32; 8]) {
@@ -26,6 +32,10 @@ impl Element for u16 {
     #[inline(always)]
     fn load<S: Simd>(s: S, from: &[u16; 8]) -> S::V {
         s.widen(from)
+    }
+    #[inline(always)]
+    fn load2<S: Simd>(s: S, low: &[u16; 8], high: &[u16; 8]) -> S::W {
+        s.widen2(low, high)
     }
     #[inline(always)]
     fn store<S: Simd>(s: S, v: S::V, to: &mut [u16; 8]) {

@@ -10,7 +10,7 @@ pub mod float;
 pub mod read;
 
 use super::LANES;
-use crate::kernel::format::Matrix;
+use crate::kernel::format::{Layout, Matrix};
 use std::arch::x86_64::*;
 
 /// From this many vectors on, unpacking a tile of rows once pays for itself.
@@ -173,13 +173,23 @@ impl<'a, B> Rows<'a, B> {
     #[inline(always)]
     fn new(w: &Matrix<'a>, first: usize, n: usize, blocks: impl Fn(&'a [u8]) -> &'a [B]) -> Self {
         let mut from: [&[B]; LANES] = [&[]; LANES];
-        let row = |i: usize| w.blocks((first + i).min(w.rows() - 1));
-        let (_, stride) = row(0);
-        for (i, from) in from.iter_mut().enumerate() {
-            let (bytes, same) = row(i);
-            *from = blocks(bytes);
-            assert!(same == stride && n > 0 && from.len() > (n - 1) * stride, "eight rows of {n} blocks");
+        let mut stride = 1;
+        if w.layout() == Layout::Rows && first + LANES <= w.rows() {
+            // The usual case, in few instructions: they count for short rows.
+            let rows = &w.bytes()[first * w.row_bytes()..(first + LANES) * w.row_bytes()];
+            for (from, row) in from.iter_mut().zip(rows.chunks_exact(w.row_bytes())) {
+                *from = blocks(row);
+            }
+        } else {
+            let row = |i: usize| w.blocks((first + i).min(w.rows() - 1));
+            stride = row(0).1;
+            for (i, from) in from.iter_mut().enumerate() {
+                let (bytes, same) = row(i);
+                assert!(same == stride, "rows of one group");
+                *from = blocks(bytes);
+            }
         }
+        assert!(n > 0 && from.iter().all(|from| from.len() > (n - 1) * stride), "eight rows of {n} blocks");
         Self { from, stride, n }
     }
 

@@ -28,7 +28,7 @@ pub fn matmul<V: Vnni, B: Block256>(
                 block256::unpack::<B, true>(v.avx2(), &w, first + group * LANES, tile, group, V::GROUPS);
             }
         }
-        v.vectorize(
+        v.run(
             #[inline(always)]
             || by_all::<V, B>(v, tile, x, out, first - range.start),
         );
@@ -83,7 +83,7 @@ fn by<V: Vnni, B: Block256, const T: usize>(
     let x: [Vector<'_>; T] = std::array::from_fn(|t| Vector::new(q8.vector(i + t), n));
     assert!(tile.codes.len() == n * 64 * V::GROUPS && tile.factors.len() == n * B::PARTS * V::GROUPS);
     assert!(tile.scales.len() == n * subs * V::GROUPS && (!sums || tile.mins.len() == n * 8 * V::GROUPS));
-    let mut acc = [v.splat(0.0); T];
+    let mut acc = [v.splat_f32(0.0); T];
     for b in 0..n {
         // SAFETY: `b < n`, and every part of a vector has `n` blocks.
         let parts: [(&[u8; 256], f32, &[i16; 16]); T] = std::array::from_fn(|t| unsafe {
@@ -94,12 +94,12 @@ fn by<V: Vnni, B: Block256, const T: usize>(
             for sub in of_part::<B>(part, subs) {
                 let mut part = [v.zero(); T];
                 for g in sub * B::SUB / 4..(sub + 1) * B::SUB / 4 {
-                    let w = v.load(&tile.codes, b * 64 + g);
+                    let w = v.load_bytes(&tile.codes, b * 64 + g);
                     for t in 0..T {
                         part[t] = v.dot4(part[t], w, v.four(&parts[t].0.as_chunks().0[g]));
                     }
                 }
-                let scale = v.high(v.load(&tile.scales, b * subs + sub));
+                let scale = v.high(v.load_bytes(&tile.scales, b * subs + sub));
                 for t in 0..T {
                     isum[t] = v.add_i32(isum[t], v.mul_i32(part[t], scale));
                 }
@@ -107,7 +107,7 @@ fn by<V: Vnni, B: Block256, const T: usize>(
             let mut corr = [v.zero(); T];
             if sums {
                 for k in of_part::<B>(part, 8) {
-                    let m = v.load(&tile.mins, b * 8 + k);
+                    let m = v.load_bytes(&tile.mins, b * 8 + k);
                     for t in 0..T {
                         corr[t] = v.dot2(corr[t], m, v.two(parts[t].2.as_chunks().0[k]));
                     }
@@ -115,22 +115,22 @@ fn by<V: Vnni, B: Block256, const T: usize>(
             }
             let d = v.load_f32(&tile.factors, b * B::PARTS + part);
             for t in 0..T {
-                let scale = v.splat(parts[t].1);
+                let scale = v.splat_f32(parts[t].1);
                 let isum = match offset::<B>() {
                     0 => isum[t],
                     offset => v.sub_i32(isum[t], v.shift_left(corr[t], offset.trailing_zeros())),
                 };
-                acc[t] = v.add(acc[t], v.mul(v.to_f32(isum), v.mul(d, scale)));
+                acc[t] = v.add_f32(acc[t], v.mul_f32(v.to_f32(isum), v.mul_f32(d, scale)));
                 if B::MINS {
                     let dmin = v.load_f32(&tile.min_factors, b);
-                    acc[t] = v.sub(acc[t], v.mul(v.to_f32(corr[t]), v.mul(dmin, scale)));
+                    acc[t] = v.sub_f32(acc[t], v.mul_f32(v.to_f32(corr[t]), v.mul_f32(dmin, scale)));
                 }
             }
         }
     }
     let mut products = [[[0.0; LANES]; 2]; T];
     for t in 0..T {
-        v.store(acc[t], &mut products[t]);
+        v.store_f32(acc[t], &mut products[t]);
     }
     if V::GROUPS == 2 {
         put(q8, out, at, i, &products);

@@ -26,7 +26,7 @@ pub fn matmul<V: Vnni, B: Block32>(
             // SAFETY: the token proves the features.
             unsafe { block32::unpack::<B, true>(v.avx2(), &w, first + group * LANES, tile, group, V::GROUPS) }
         }
-        v.vectorize(
+        v.run(
             #[inline(always)]
             || by_all::<V, B>(v, tile, x, out, first - range.start),
         );
@@ -79,7 +79,7 @@ fn by<V: Vnni, B: Block32, const T: usize>(
     assert!(tile.codes.len() == n * 8 * V::GROUPS && tile.factors.len() == n * V::GROUPS);
     let ones = v.two([1, 1]);
     let back = v.two([-offset::<B>(); 2]);
-    let mut acc = [v.splat(0.0); T];
+    let mut acc = [v.splat_f32(0.0); T];
     for b in 0..n {
         // SAFETY: `b < n`, and every part of a vector has `n` blocks.
         let parts: [(&[u8; 32], f32, [i16; 2]); T] = std::array::from_fn(|t| unsafe {
@@ -92,7 +92,7 @@ fn by<V: Vnni, B: Block32, const T: usize>(
             }
         }
         for g in 0..8 {
-            let w = v.load(&tile.codes, b * 8 + g);
+            let w = v.load_bytes(&tile.codes, b * 8 + g);
             for t in 0..T {
                 isum[t] = v.dot4(isum[t], w, v.four(&parts[t].0.as_chunks().0[g]));
             }
@@ -100,18 +100,18 @@ fn by<V: Vnni, B: Block32, const T: usize>(
         let ws = v.load_f32(&tile.factors, b);
         for t in 0..T {
             let (_, scale, sums) = parts[t];
-            let scale = v.splat(scale);
-            acc[t] = v.add(acc[t], v.mul(v.to_f32(isum[t]), v.mul(ws, scale)));
+            let scale = v.splat_f32(scale);
+            acc[t] = v.add_f32(acc[t], v.mul_f32(v.to_f32(isum[t]), v.mul_f32(ws, scale)));
             if B::MINS {
                 let wm = v.load_f32(&tile.min_factors, b);
                 let xsum = v.dot2(v.zero(), v.two(sums), ones);
-                acc[t] = v.add(acc[t], v.mul(v.to_f32(xsum), v.mul(wm, scale)));
+                acc[t] = v.add_f32(acc[t], v.mul_f32(v.to_f32(xsum), v.mul_f32(wm, scale)));
             }
         }
     }
     let mut products = [[[0.0; LANES]; 2]; T];
     for t in 0..T {
-        v.store(acc[t], &mut products[t]);
+        v.store_f32(acc[t], &mut products[t]);
     }
     if V::GROUPS == 2 {
         put(q8, out, at, i, &products);
