@@ -26,7 +26,7 @@ pub struct StateOptions {
 
 impl StateOptions {
     /// The default batch: large enough that unpacking weights is paid for, small enough for the caches.
-    pub const BATCH: usize = 64;
+    pub const BATCH: usize = 128;
 }
 
 /// How much memory a state takes, known before any is taken.
