@@ -64,6 +64,9 @@ static ENCODERS: &[(GgmlType, Encode)] = &[
     (GgmlType::Q5_1, plain::q5_1),
     (GgmlType::Q8_0, plain::q8_0),
     (GgmlType::BF16, plain::bf16),
+    (GgmlType::TQ1_0, plain::tq1_0),
+    (GgmlType::TQ2_0, plain::tq2_0),
+    (GgmlType::MXFP4, plain::mxfp4),
     (GgmlType::Q4_0S, search::q4_0s),
     (GgmlType::Q4_0S_PSY, search::q4_0s_psy),
     (GgmlType::Q4_VVC, search::q4_vvc),
@@ -202,7 +205,8 @@ mod tests {
 
     #[test]
     fn numbers_that_have_no_place_are_named() {
-        for ty in types().filter(|&ty| ty != GgmlType::F32) {
+        // Any f32 has a place among f32 numbers, and any magnitude one among MXFP4's powers of two.
+        for ty in types().filter(|&ty| ty != GgmlType::F32 && ty != GgmlType::MXFP4) {
             let geometry = ty.geometry().expect("a known type");
             let mut x = vec![0.5f32; geometry.block * 3];
             let mut out = vec![0; geometry.bytes * 3];

@@ -87,3 +87,61 @@ pub(super) fn q8_0(x: &[f32], out: &mut [u8]) -> Option<()> {
     }
     put_f16(F16::from_f32(d), &mut out[..2])
 }
+
+/// The largest magnitude, and digits 0, 1 and 2 for what is nearest to minus that, 0 and that. (Clamped since the inverse
+/// of a subnormal magnitude may be infinite.)
+fn ternary(x: &[f32]) -> (f32, [u8; 256]) {
+    let d = extreme(x).abs();
+    let inverse = inverse(d);
+    (d, std::array::from_fn(|i| ((x[i] * inverse).round().clamp(-1.0, 1.0) as i8 + 1) as u8))
+}
+
+/// Up to five digits as a fraction in base 3 (see the format), the first right behind the point; in 256ths, rounded up.
+fn fraction(digits: impl Iterator<Item = u8>) -> u8 {
+    let places = [81, 27, 9, 3, 1];
+    let sum: u16 = digits.zip(places).map(|(digit, place)| u16::from(digit) * place).sum();
+    (sum * 256).div_ceil(243) as u8
+}
+
+pub(super) fn tq1_0(x: &[f32], out: &mut [u8]) -> Option<()> {
+    let (d, digits) = ternary(x);
+    for (l, out) in out[..52].iter_mut().enumerate() {
+        let (first, step, end) = match l {
+            0..32 => (l, 32, 160),
+            32..48 => (160 + l - 32, 16, 240),
+            _ => (240 + l - 48, 4, 256),
+        };
+        *out = fraction((first..end).step_by(step).map(|i| digits[i]));
+    }
+    put_f16(F16::from_f32(d), &mut out[52..])
+}
+
+pub(super) fn tq2_0(x: &[f32], out: &mut [u8]) -> Option<()> {
+    let (d, digits) = ternary(x);
+    for (l, out) in out[..64].iter_mut().enumerate() {
+        let first = l / 32 * 128 + l % 32;
+        *out = (0..4).fold(0, |byte, k| byte | digits[first + 32 * k] << (2 * k));
+    }
+    put_f16(F16::from_f32(d), &mut out[64..])
+}
+
+pub(super) fn mxfp4(x: &[f32], out: &mut [u8]) -> Option<()> {
+    /// Twice the values that codes stand for.
+    const VALUES: [f32; 16] =
+        [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, -0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
+    let largest = extreme(x).abs();
+    // The largest element gets a code from 4 up; 127 is what the exponent is stored plus. (`as` clamps at 0.)
+    let exponent = if largest > 0.0 { (libm::log2f(largest).floor() - 2.0 + 127.0) as u8 } else { 0 };
+    // Half the scale, 2^(exponent - 128), goes with twice the values. The smallest two are subnormal.
+    let half = f32::from_bits(match exponent {
+        0 | 1 => 0x0020_0000 << exponent,
+        _ => u32::from(exponent - 1) << 23,
+    });
+    let nearest = |x: f32| {
+        let errors = VALUES.map(|v| (v * half - x).abs());
+        (1..16).fold(0, |best, i| if errors[i] < errors[best] { i } else { best }) as u8
+    };
+    out[0] = exponent;
+    put_nibbles(&std::array::from_fn(|i| nearest(x[i])), &mut out[1..]);
+    Some(())
+}
