@@ -1,11 +1,11 @@
 //! Our own container: a model packed once, in the order in which the kernels read it.
 //!
-//! [`open`] takes either kind of file and gives the same view of it, a [`gguf::File`]: metadata and tensors in GGUF's
-//! terms, each tensor with the [layout](crate::kernel::format::Layout) of its blocks. Version 4, specified byte by byte in
-//! `docs/G2BX.md`, is read and [written](write); the versions 1 to 3 of an earlier program are read.
+//! [`open`] takes either kind of file and gives the same view of it, a [`gguf::File`](crate::gguf::File): metadata and
+//! tensors in GGUF's terms, each tensor with the [layout](crate::kernel::format::Layout) of its blocks. Version 4, specified byte by byte in
+//! `docs/G2BX.md`, is read and [written](mod@write); the versions 1 to 3 of an earlier program are read.
 //!
 //! Opening costs as much as the header is long, and proves by its checksum that the header is what was written. The data
-//! have a checksum for each tensor, which only [`verify`] looks at.
+//! have a checksum for each tensor, which only [`verify()`] looks at.
 
 mod error;
 pub mod layout;
