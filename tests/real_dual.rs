@@ -21,7 +21,7 @@ const SMALL: [&str; 4] = ["--gpu", "on", "--gpu-share", "0.005"];
 /// number of them changes a bit; tests/driver_faults.rs has two.
 const ONE: [&str; 2] = ["--threads", "1"];
 
-/// Tokens of a run: 200 where it is cheap or `TWINBAND_TEST_LONG` is set, which takes half an hour; else as many
+/// Tokens of a run: 200 where it is cheap or `TWINBAND_TEST_LONG` is set, which takes some ten minutes more; else as many
 /// as show the same.
 fn tokens(enough: u64) -> u64 {
     if std::env::var_os("TWINBAND_TEST_LONG").is_some() { 200 } else { enough }
