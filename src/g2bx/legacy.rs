@@ -7,7 +7,7 @@
 use super::read::field;
 use super::{Fault, MAGIC};
 use crate::gguf::write::{WriteError, Writer};
-use crate::gguf::{self, Container, Cursor, Foreign, Map, Meta, TensorInfo};
+use crate::gguf::{self, Container, Cursor, Header, Map, Meta, TensorInfo};
 use crate::kernel::format::GgmlType;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ const TIED: u8 = 1 << 0;
 const FLAGS: u8 = TIED | 1 << 1 | 1 << 2;
 
 /// Reads and checks everything but the tensors' bytes.
-pub(super) fn parse(map: &Arc<Map>) -> Result<Foreign, Fault> {
+pub(super) fn parse(map: &Arc<Map>) -> Result<Header, Fault> {
     let mut cursor = Cursor::new(map);
     cursor.take(MAGIC.len() as u64, "the magic number")?;
     let version = u16::from_le_bytes(cursor.array("the version")?);
@@ -79,7 +79,7 @@ pub(super) fn parse(map: &Arc<Map>) -> Result<Foreign, Fault> {
         other => field("the metadata", 0, other, "writable".to_owned()),
     })?;
     let container = Container::G2bx;
-    Ok(Foreign { container, version: version.into(), meta, tensors, data_start: blob, alignment: 4 })
+    Ok(Header { container, version: version.into(), alignment: 4, meta, tensors, data_start: blob })
 }
 
 /// Of version 3: how many bytes the checksum is of, and it.

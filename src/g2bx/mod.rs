@@ -54,12 +54,12 @@ fn from_map(map: Map, header_only: bool) -> Result<File, Error> {
         return Ok(File::from_map(map, header_only)?);
     }
     let map = Arc::new(map);
-    let foreign = match version(&map).map_err(|fault| fault_in(&map, fault))? {
-        VERSION => read::parse(&map, header_only).map(|packed| packed.foreign),
+    let header = match version(&map).map_err(|fault| fault_in(&map, fault))? {
+        VERSION => read::parse(&map, header_only).map(|packed| packed.header),
         _ => legacy::parse(&map),
     };
-    let foreign = foreign.map_err(|fault| fault_in(&map, fault))?;
-    Ok(File::from_foreign(map, foreign, header_only)?)
+    let header = header.map_err(|fault| fault_in(&map, fault))?;
+    Ok(File::from_header(map, header, header_only)?)
 }
 
 /// The version of a file that begins with the magic number.

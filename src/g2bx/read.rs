@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::{ALIGN, CHECKSUM_AT, Fault, HEAD, MAGIC, PAGE, VERSION};
-use crate::gguf::{self, Container, Cursor, Foreign, Map, Meta, TensorInfo, printable};
+use crate::gguf::{self, Container, Cursor, Header, Map, Meta, TensorInfo, printable};
 use crate::kernel::format::Layout;
 
 /// A header that was found good.
 pub(super) struct Packed {
-    pub foreign: Foreign,
+    pub header: Header,
     /// Of each tensor, in the order of the directory.
     pub checksums: Vec<u32>,
     /// Where it ends; zeros follow up to the data.
@@ -74,9 +74,9 @@ pub(super) fn parse(map: &Arc<Map>, header_only: bool) -> Result<Packed, Fault> 
         return Err(field("the size of the file", 24, file_end, expected));
     }
     let version = VERSION.into();
-    let foreign =
-        Foreign { container: Container::G2bx, version, meta, tensors, data_start, alignment: ALIGN };
-    Ok(Packed { foreign, checksums, header_end })
+    let container = Container::G2bx;
+    let header = Header { container, version, alignment: ALIGN, meta, tensors, data_start };
+    Ok(Packed { header, checksums, header_end })
 }
 
 /// One entry of the directory: GGUF's, and what it lacks.

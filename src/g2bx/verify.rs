@@ -42,14 +42,14 @@ fn verify_map(map: Map, mut progress: impl FnMut(u64) -> bool) -> Result<Verifie
     }
     let map = Arc::new(map);
     let fault = |fault| fault_in(&map, fault);
-    let (foreign, checked) = match version(&map).map_err(fault)? {
+    let (header, checked) = match version(&map).map_err(fault)? {
         VERSION => {
             let packed = read::parse(&map, false).map_err(fault)?;
             data(&map, &packed, &mut progress)?;
-            (packed.foreign, Checked::All)
+            (packed.header, Checked::All)
         }
         version => {
-            let foreign = legacy::parse(&map).map_err(fault)?;
+            let header = legacy::parse(&map).map_err(fault)?;
             let checked = match legacy::whole_sum(&map, version) {
                 None => Checked::Structure,
                 Some((end, stored)) => {
@@ -61,16 +61,16 @@ fn verify_map(map: Map, mut progress: impl FnMut(u64) -> bool) -> Result<Verifie
                     Checked::All
                 }
             };
-            (foreign, checked)
+            (header, checked)
         }
     };
-    Ok(Verified { file: File::from_foreign(map, foreign, false)?, checked })
+    Ok(Verified { file: File::from_header(map, header, false)?, checked })
 }
 
 /// Checks the data of version 4: in the order of the file the zeros before each tensor, then the tensor.
 fn data(map: &Map, packed: &read::Packed, progress: &mut impl FnMut(u64) -> bool) -> Result<(), Error> {
     let mut order: Vec<(&TensorInfo, u32)> =
-        packed.foreign.tensors.iter().zip(packed.checksums.iter().copied()).collect();
+        packed.header.tensors.iter().zip(packed.checksums.iter().copied()).collect();
     order.sort_by_key(|(tensor, _)| tensor.offset());
     let mut at = packed.header_end;
     for (tensor, stored) in order {

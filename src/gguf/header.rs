@@ -25,7 +25,8 @@ pub(super) fn alignment_is_valid(alignment: u64) -> bool {
     alignment.is_power_of_two() && (8..=1 << 20).contains(&alignment)
 }
 
-pub(super) struct Header {
+/// What a header says; other containers say it in these terms too.
+pub(crate) struct Header {
     pub container: Container,
     pub version: u32,
     pub alignment: u64,

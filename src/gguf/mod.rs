@@ -27,12 +27,12 @@ use std::sync::Arc;
 
 pub(crate) use cursor::Cursor;
 pub use error::{Error, Fault, MetaError, SplitFault, printable};
+pub(crate) use header::Header;
 pub(crate) use map::Map;
 pub use meta::Meta;
 pub use tensor::TensorInfo;
 pub use value::{Array, Elements, F32s, I64s, Strings, Value, ValueType};
 
-use header::Header;
 use split::{Part, Parts};
 
 /// In which kind of file a model lies.
@@ -52,17 +52,6 @@ impl Container {
             Self::G2bx => "G2BX",
         }
     }
-}
-
-/// What another container's header says, in GGUF's terms.
-pub(crate) struct Foreign {
-    pub container: Container,
-    pub version: u32,
-    pub meta: Meta,
-    /// In file order, [placed](TensorInfo::place).
-    pub tensors: Vec<TensorInfo>,
-    pub data_start: u64,
-    pub alignment: u64,
 }
 
 /// An open model file, or a whole split set.
@@ -94,12 +83,10 @@ impl File {
     }
 
     /// A model in another container, whose header was read elsewhere and whose tensors lie in `map`.
-    pub(crate) fn from_foreign(map: Arc<Map>, foreign: Foreign, header_only: bool) -> Result<Self, Error> {
-        let Foreign { container, version, meta, tensors, data_start, alignment } = foreign;
+    pub(crate) fn from_header(map: Arc<Map>, header: Header, header_only: bool) -> Result<Self, Error> {
         let size = (!header_only).then_some(map.len() as u64);
-        let checked = tensor::check_ranges(&tensors, size);
+        let checked = tensor::check_ranges(&header.tensors, size);
         checked.map_err(|fault| Error::Fault { path: map.path().to_owned(), fault })?;
-        let header = Header { container, version, alignment, meta, tensors, data_start };
         Self::assemble(Parts { found: vec![Part { map, header }], missing: Vec::new() }, header_only)
     }
 
