@@ -1,11 +1,16 @@
 //! Tensors in one order of blocks or the other, a few groups of rows at a time.
 
 use crate::gguf::{self, File, TensorInfo};
-use crate::kernel::format::Geometry;
 use crate::kernel::format::layout::{self, GROUP, Layout};
+use crate::kernel::format::{Geometry, GgmlType};
 
 /// How many bytes are turned at once, unless a single group is more.
 const CHUNK: usize = 1 << 20;
+
+/// Whether tensors of a type can lie in an order: blocks of one element stay in their rows.
+pub(super) fn fits(layout: Layout, ty: GgmlType) -> bool {
+    layout == Layout::Rows || ty.geometry().is_some_and(|g| g.block > 1)
+}
 
 /// Hands the bytes of one of the file's tensors to `sink` in order `to`, in parts.
 pub fn read<E: From<gguf::Error>>(
@@ -52,7 +57,6 @@ pub fn rows_at_once(row_bytes: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::format::GgmlType;
 
     fn turned(bytes: &[u8], geometry: Geometry, cols: usize, from: Layout, to: Layout) -> Vec<u8> {
         let mut out = Vec::new();

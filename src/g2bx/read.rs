@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::layout::fits;
 use super::{ALIGN, CHECKSUM_AT, Fault, HEAD, MAGIC, PAGE, VERSION};
-use crate::gguf::{self, Container, Cursor, Header, Map, Meta, TensorInfo, printable};
+use crate::gguf::{Container, Cursor, Header, Map, Meta, TensorInfo, printable};
 use crate::kernel::format::Layout;
 
 /// A header that was found good.
@@ -21,17 +22,13 @@ pub(super) const LAYOUTS: [Layout; 2] = [Layout::Rows, Layout::Rows8];
 /// Reads and checks the header. With `header_only` the file may end before its data does.
 pub(super) fn parse(map: &Arc<Map>, header_only: bool) -> Result<Packed, Fault> {
     let size = map.len() as u64;
-    let ends = |what, need| gguf::Fault::Ends { what, at: 0, need, size };
-    if map.len() < HEAD {
-        return Err(ends("the file header", HEAD as u64).into());
-    }
-    let mut head = Cursor::new(map);
+    let mut head = Cursor::new(Cursor::new(map).take(HEAD as u64, "the file header")?);
     head.take(MAGIC.len() as u64 + 4, "the magic number and version")?;
     let header_end = head.u64("the size of the header")?;
-    let expected = || format!("from {HEAD} up");
-    let in_file = usize::try_from(header_end).ok().filter(|&end| end >= HEAD);
-    let header_len = in_file.ok_or_else(|| field("the size of the header", 8, header_end, expected()))?;
-    let header = map.get(..header_len).ok_or_else(|| ends("the header", header_end))?;
+    if header_end < HEAD as u64 {
+        return Err(field("the size of the header", 8, header_end, format!("from {HEAD} up")));
+    }
+    let header = Cursor::new(map).take(header_end, "the header")?;
     check_sum(header)?;
 
     let mut cursor = Cursor::new(header);
@@ -64,7 +61,7 @@ pub(super) fn parse(map: &Arc<Map>, header_only: bool) -> Result<Packed, Fault> 
         tensors.push(tensor);
         checksums.push(checksum);
     }
-    if cursor.at() != header_len {
+    if cursor.at() != header.len() {
         let expected = format!("{}, where the directory ends", cursor.at());
         return Err(field("the size of the header", 8, header_end, expected));
     }
@@ -97,7 +94,7 @@ fn entry(cursor: &mut Cursor<'_>, data_start: u64) -> Result<(TensorInfo, u32), 
     }
     let layout = usize::try_from(code).ok().and_then(|code| LAYOUTS.get(code));
     let &layout = layout.ok_or_else(|| Fault::Layout { tensor: name(), layout: code })?;
-    if layout != Layout::Rows && tensor.ty.geometry().is_none_or(|g| g.block == 1) {
+    if !fits(layout, tensor.ty) {
         return Err(Fault::LayoutOfType { tensor: name(), ty: tensor.ty });
     }
     tensor.layout = layout;

@@ -3,8 +3,9 @@
 //! The header holds checksums of data that come after it: [`Writer::begin`] leaves room, [`DataWriter`] takes the tensors'
 //! bytes in parts, so that little need be in memory, and [`DataWriter::finish`] goes back and writes the header.
 
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom, Write};
 
+use super::layout::fits;
 use super::read::{self, LAYOUTS};
 use super::{ALIGN, CHECKSUM_AT, HEAD, MAGIC, PAGE, VERSION};
 use crate::gguf::write as gguf;
@@ -34,7 +35,7 @@ impl Writer {
         ty: GgmlType,
         layout: Layout,
     ) -> Result<&mut Self, WriteError> {
-        if layout != Layout::Rows && ty.geometry().is_none_or(|g| g.block == 1) {
+        if !fits(layout, ty) {
             return Err(WriteError::Layout { name: name.to_owned(), ty, dims: dims.to_vec() });
         }
         self.gguf.tensor(name, dims, ty)?;
@@ -55,9 +56,8 @@ impl Writer {
         let data_start = (header_len as u64).next_multiple_of(PAGE);
         let (mut offsets, mut end) = (Vec::new(), data_start);
         for t in self.gguf.tensors() {
-            let large = || WriteError::Layout { name: t.name.clone(), ty: t.ty, dims: t.dims.clone() };
-            let start = end.checked_next_multiple_of(ALIGN).ok_or_else(large)?;
-            end = start.checked_add(t.size).ok_or_else(large)?;
+            let start = end.checked_next_multiple_of(ALIGN).ok_or_else(|| t.too_large())?;
+            end = start.checked_add(t.size).ok_or_else(|| t.too_large())?;
             offsets.push(start - data_start);
         }
         Ok(Plan { header_len, data_start, offsets, file_end: end })
@@ -80,11 +80,7 @@ impl Writer {
         for (((t, layout), offset), sum) in
             tensors.iter().zip(&self.layouts).zip(&plan.offsets).zip(checksums)
         {
-            gguf::put_str(&mut out, t.name.as_bytes());
-            out.extend((t.dims.len() as u32).to_le_bytes());
-            out.extend(t.dims.iter().flat_map(|d| d.to_le_bytes()));
-            out.extend(t.ty.0.to_le_bytes());
-            out.extend(offset.to_le_bytes());
+            t.put(*offset, &mut out);
             out.extend(t.size.to_le_bytes());
             let code = LAYOUTS.iter().position(|l| l == layout).unwrap_or_default();
             out.extend((code as u32).to_le_bytes());
@@ -98,7 +94,7 @@ impl Writer {
     /// Leaves room for the header; what is at the start of `out` until [`DataWriter::finish`] is no G2BX file.
     pub fn begin<W: Write + Seek>(self, mut out: W) -> Result<DataWriter<W>, WriteError> {
         let plan = self.plan()?;
-        zeros(&mut out, plan.data_start)?;
+        gguf::put_zeros(&mut out, plan.data_start)?;
         let n = plan.offsets.len();
         Ok(DataWriter {
             out,
@@ -148,7 +144,7 @@ impl<W: Write + Seek> DataWriter<W> {
         }
         if self.filled == 0 {
             let start = self.plan.offsets[next];
-            zeros(&mut self.out, start - self.end)?;
+            gguf::put_zeros(&mut self.out, start - self.end)?;
             self.end = start;
         }
         self.out.write_all(bytes)?;
@@ -178,8 +174,4 @@ impl<W: Write + Seek> DataWriter<W> {
         self.out.flush()?;
         Ok(self.out)
     }
-}
-
-fn zeros(out: &mut impl Write, n: u64) -> io::Result<()> {
-    io::copy(&mut io::Read::take(io::repeat(0), n), out).map(drop)
 }

@@ -81,6 +81,20 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
+    /// Its entry in the directory, which other containers begin theirs with.
+    pub fn put(&self, offset: u64, out: &mut Vec<u8>) {
+        put_str(out, self.name.as_bytes());
+        out.extend((self.dims.len() as u32).to_le_bytes());
+        out.extend(self.dims.iter().flat_map(|d| d.to_le_bytes()));
+        out.extend(self.ty.0.to_le_bytes());
+        out.extend(offset.to_le_bytes());
+    }
+
+    /// It ends where no file does.
+    pub fn too_large(&self) -> WriteError {
+        WriteError::Layout { name: self.name.clone(), ty: self.ty, dims: self.dims.clone() }
+    }
+
     pub fn odd_size(&self, given: u64) -> WriteError {
         WriteError::Size { name: self.name.clone(), given, size: self.size }
     }
@@ -240,15 +254,11 @@ impl Writer {
         out.extend(&self.meta);
         let mut offset = 0u64;
         for t in &self.tensors {
-            put_str(&mut out, t.name.as_bytes());
-            out.extend((t.dims.len() as u32).to_le_bytes());
-            out.extend(t.dims.iter().flat_map(|d| d.to_le_bytes()));
-            out.extend(t.ty.0.to_le_bytes());
-            out.extend(offset.to_le_bytes());
+            t.put(offset, &mut out);
             offset = offset
                 .checked_add(t.size)
                 .and_then(|end| end.checked_next_multiple_of(self.alignment))
-                .ok_or_else(|| WriteError::Layout { name: t.name.clone(), ty: t.ty, dims: t.dims.clone() })?;
+                .ok_or_else(|| t.too_large())?;
         }
         if !self.tensors.is_empty() {
             out.resize(out.len().next_multiple_of(self.alignment as usize), 0);
@@ -309,7 +319,7 @@ impl<W: Write> DataWriter<W> {
             return Err(tensor.odd_size(given));
         }
         if self.filled == 0 {
-            io::copy(&mut io::Read::take(io::repeat(0), self.padding), &mut self.out)?;
+            put_zeros(&mut self.out, self.padding)?;
             self.padding = 0;
         }
         self.out.write_all(bytes)?;
@@ -335,9 +345,13 @@ impl<W: Write> DataWriter<W> {
     }
 }
 
-pub(crate) fn put_str(out: &mut Vec<u8>, s: &[u8]) {
+fn put_str(out: &mut Vec<u8>, s: &[u8]) {
     out.extend((s.len() as u64).to_le_bytes());
     out.extend(s);
+}
+
+pub(crate) fn put_zeros(out: &mut impl Write, n: u64) -> io::Result<()> {
+    io::copy(&mut io::Read::take(io::repeat(0), n), out).map(drop)
 }
 
 #[cfg(test)]
