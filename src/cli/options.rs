@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::Usage;
+use crate::kernel::format::GgmlType;
 use crate::sample::{Params, Sampler};
 
 /// How the model is run. Of these only `exact`, `kv` and `pre` can change a text.
@@ -132,6 +134,16 @@ pub fn positive(text: &str) -> Result<usize, String> {
         Ok(n) => Ok(n),
         Err(_) => Err("must be a whole number, at least 1".to_owned()),
     }
+}
+
+/// The name of one of a command's types, in any case where the option says so.
+pub fn types<I>(all: fn() -> I) -> impl TypedValueParser<Value = GgmlType>
+where
+    I: Iterator<Item = GgmlType> + 'static,
+{
+    PossibleValuesParser::new(all().filter_map(GgmlType::name)).try_map(move |name| {
+        all().find(|ty| ty.to_string().eq_ignore_ascii_case(&name)).ok_or("no such type")
+    })
 }
 
 /// A number of tokens; -1 is no limit.

@@ -4,14 +4,15 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use self::copy::Copy;
 use self::recipe::{Choice, Recipe};
+use super::options::types;
 use super::{Ui, Usage, report};
 use crate::g2bx;
 use crate::gguf::part_file::PartFile;
-use crate::gguf::{self, File, TensorInfo, Value, printable};
+use crate::gguf::write::{FILE_TYPE, Writer, file_type};
+use crate::gguf::{File, TensorInfo, Value, printable};
 use crate::kernel::format::{self, GgmlType, Layout};
 use crate::surgery::quantize;
 
@@ -40,7 +41,7 @@ pub struct Args {
     keep: bool,
 
     /// Convert matrices to this type
-    #[arg(long = "type", value_name = "T", value_parser = types(), ignore_case = true, group = "types")]
+    #[arg(long = "type", value_name = "T", value_parser = types(quantize::types), ignore_case = true, group = "types")]
     ty: Option<GgmlType>,
 
     /// Convert matrices to Q4_0
@@ -60,7 +61,7 @@ pub struct Args {
     vvc: bool,
 
     /// Convert the head to this type; where the embedding serves as one, that is converted and goes on to serve
-    #[arg(long, value_name = "T", value_parser = types(), ignore_case = true)]
+    #[arg(long, value_name = "T", value_parser = types(quantize::types), ignore_case = true)]
     head: Option<GgmlType>,
 
     /// Fail if a matrix cannot have the type asked for, in place of giving it another
@@ -91,8 +92,6 @@ impl Args {
 
 /// Keys that describe how a model was cut into files.
 const SPLIT_KEYS: [&str; 3] = ["split.no", "split.count", "split.tensors.count"];
-/// The key that names the type of most tensors.
-const FILE_TYPE: &str = "general.file_type";
 /// Names shown of a long list.
 const SHOWN: usize = 4;
 
@@ -179,8 +178,8 @@ fn chosen_layout(tensor: &TensorInfo, ty: GgmlType) -> Layout {
 
 /// The file's metadata, without what says how it was split. With a type to which matrices are converted, the key that
 /// names the type says so, or is left out where there is no number for it.
-pub fn metadata(file: &File, converted: Option<GgmlType>) -> gguf::write::Writer {
-    let mut writer = gguf::write::Writer::new();
+pub fn metadata(file: &File, converted: Option<GgmlType>) -> Writer {
+    let mut writer = Writer::new();
     for (key, value) in file.meta().iter().filter(|(key, _)| !SPLIT_KEYS.contains(key)) {
         let value = match converted.filter(|_| key == FILE_TYPE) {
             None => Some(value),
@@ -193,21 +192,6 @@ pub fn metadata(file: &File, converted: Option<GgmlType>) -> gguf::write::Writer
     writer
 }
 
-/// The number that files of mostly this type have.
-fn file_type(ty: GgmlType) -> Option<u32> {
-    Some(match ty {
-        GgmlType::F32 => 0,
-        GgmlType::F16 => 1,
-        GgmlType::Q4_0 => 2,
-        GgmlType::Q4_1 => 3,
-        GgmlType::Q8_0 => 7,
-        GgmlType::Q5_0 => 8,
-        GgmlType::Q5_1 => 9,
-        GgmlType::BF16 => 32,
-        _ => return None,
-    })
-}
-
 /// An error if `output` is a file that is being read.
 pub fn not_itself(file: &File, output: &Path) -> anyhow::Result<()> {
     let Ok(output) = output.canonicalize() else { return Ok(()) };
@@ -215,10 +199,4 @@ pub fn not_itself(file: &File, output: &Path) -> anyhow::Result<()> {
         return Err(Usage(format!("{} is the input: choose another name", output.display())).into());
     }
     Ok(())
-}
-
-fn types() -> impl TypedValueParser<Value = GgmlType> {
-    PossibleValuesParser::new(quantize::types().filter_map(GgmlType::name)).try_map(|name| {
-        quantize::types().find(|ty| ty.to_string().eq_ignore_ascii_case(&name)).ok_or("no such type")
-    })
 }

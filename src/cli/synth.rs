@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use anyhow::Context as _;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use super::options::positive;
+use super::options::{positive, types};
 use super::{Interrupted, Ui, Usage, interrupt, report};
 use crate::gguf::part_file::PartFile;
 use crate::kernel::format::GgmlType;
@@ -21,7 +21,7 @@ pub struct Args {
     geometry: &'static Geometry,
 
     /// The type of all matrices
-    #[arg(long = "type", value_name = "TYPE", value_parser = types(), ignore_case = true)]
+    #[arg(long = "type", value_name = "TYPE", value_parser = types(synth::types), ignore_case = true)]
     ty: GgmlType,
 
     /// The file to write
@@ -75,10 +75,4 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
 fn shapes() -> impl TypedValueParser<Value = &'static Geometry> {
     PossibleValuesParser::new(synth::GEOMETRIES.iter().map(|g| g.name))
         .try_map(|name| synth::by_name(&name).ok_or("no such shape"))
-}
-
-fn types() -> impl TypedValueParser<Value = GgmlType> {
-    PossibleValuesParser::new(synth::types().filter_map(GgmlType::name)).try_map(|name| {
-        synth::types().find(|ty| ty.to_string().eq_ignore_ascii_case(&name)).ok_or("no such type")
-    })
 }

@@ -61,6 +61,32 @@ pub enum WriteError {
     },
 }
 
+/// The key that names the type of most tensors.
+pub const FILE_TYPE: &str = "general.file_type";
+
+/// The code that llama.cpp gives in [`FILE_TYPE`] to files mostly of this type; of some types it has none.
+pub fn file_type(ty: GgmlType) -> Option<u32> {
+    use GgmlType as T;
+    Some(match ty {
+        T::F32 => 0,
+        T::F16 => 1,
+        T::Q4_0 => 2,
+        T::Q4_1 => 3,
+        T::Q8_0 => 7,
+        T::Q5_0 => 8,
+        T::Q5_1 => 9,
+        T::Q2_K => 10,
+        T::Q3_K => 11,
+        T::Q4_K => 14,
+        T::Q5_K => 16,
+        T::Q6_K => 18,
+        T::IQ4_NL => 25,
+        T::IQ4_XS => 30,
+        T::BF16 => 32,
+        _ => return None,
+    })
+}
+
 /// Metadata and directory of a file to be written.
 pub struct Writer {
     alignment: u64,

@@ -12,7 +12,7 @@ use std::io::{BufWriter, Write};
 
 pub use geometry::{GEOMETRIES, Geometry, by_name};
 
-use crate::gguf::write::{WriteError, Writer};
+use crate::gguf::write::{FILE_TYPE, WriteError, Writer, file_type};
 use crate::kernel::format::{self, GgmlType};
 use crate::sample::Rng;
 use vocab::Vocab;
@@ -135,7 +135,7 @@ impl Spec {
         w.str("general.name", &format!("{} geometry, random weights", g.name));
         w.u32("general.quantization_version", 2);
         if let Some(code) = file_type(self.ty) {
-            w.u32("general.file_type", code);
+            w.u32(FILE_TYPE, code);
         }
         let counts = [
             ("block_count", self.layers),
@@ -213,29 +213,6 @@ fn fill_around(mean: f32, std: f32, rng: &mut Rng, out: &mut [u8]) {
     for x in out.as_chunks_mut::<4>().0 {
         *x = (mean + f32::from_le_bytes(*x)).to_le_bytes();
     }
-}
-
-/// `general.file_type`: the code that llama.cpp gives to files mostly of this type.
-fn file_type(ty: GgmlType) -> Option<u32> {
-    use GgmlType as T;
-    Some(match ty {
-        T::F32 => 0,
-        T::F16 => 1,
-        T::Q4_0 => 2,
-        T::Q4_1 => 3,
-        T::Q8_0 => 7,
-        T::Q5_0 => 8,
-        T::Q5_1 => 9,
-        T::Q2_K => 10,
-        T::Q3_K => 11,
-        T::Q4_K => 14,
-        T::Q5_K => 16,
-        T::Q6_K => 18,
-        T::IQ4_NL => 25,
-        T::IQ4_XS => 30,
-        T::BF16 => 32,
-        _ => return None,
-    })
 }
 
 #[cfg(test)]
