@@ -52,8 +52,8 @@ impl<'f> Model<'f> {
     /// The open file that holds the output matrix row after row, and where in it; `None` if the model is only in memory, or
     /// the rows are interleaved.
     pub fn output_in_file(&self) -> Option<(std::fs::File, u64)> {
-        let tensor = self.file.tensor("output.weight").or_else(|| self.file.tensor("token_embd.weight"))?;
-        let rows = tensor.layout == Layout::Rows;
-        rows.then(|| Some((self.file.part_file(tensor)?, tensor.offset()))).flatten()
+        let tensor = self.file.tensor("output.weight").or_else(|| self.file.tensor("token_embd.weight"));
+        let tensor = tensor.filter(|tensor| tensor.layout == Layout::Rows)?;
+        Some((self.file.part_file(tensor)?, tensor.offset()))
     }
 }
