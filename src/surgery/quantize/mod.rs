@@ -103,6 +103,11 @@ pub fn quantize(ty: GgmlType, x: &[f32], out: &mut [u8]) -> Result<(), QuantizeE
     Ok(())
 }
 
+/// `1 / d`, or 0 if there is nothing to scale.
+fn inverse(d: f32) -> f32 {
+    if d == 0.0 { 0.0 } else { 1.0 / d }
+}
+
 /// Writes codes below 16 as nibbles: those of the first 16 elements low, those of the last 16 high.
 fn put_nibbles(codes: &[u8; 32], out: &mut [u8]) {
     for (l, out) in out.iter_mut().enumerate() {

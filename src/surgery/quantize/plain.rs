@@ -1,7 +1,7 @@
 //! Encoders whose bytes are those of ggml's reference quantisers: one look for the largest (or smallest and largest)
 //! element, codes by the unrounded scale, which is stored as an f16.
 
-use super::{put_f16, put_nibbles};
+use super::{inverse, put_f16, put_nibbles};
 use half::{bf16, f16 as F16};
 
 pub(super) fn f32(x: &[f32], out: &mut [u8]) -> Option<()> {
@@ -17,11 +17,6 @@ pub(super) fn bf16(x: &[f32], out: &mut [u8]) -> Option<()> {
     let x = bf16::from_f32(x[0]);
     out.copy_from_slice(&x.to_le_bytes());
     x.is_finite().then_some(())
-}
-
-/// `1 / d`, or 0 if there is nothing to scale.
-fn inverse(d: f32) -> f32 {
-    if d == 0.0 { 0.0 } else { 1.0 / d }
 }
 
 /// The first of the elements of largest magnitude, with its sign.

@@ -5,7 +5,7 @@
 //! since codes are not symmetric. From there two moves alternate while they help: to the scale that is best for the codes
 //! chosen, and to a neighbouring f16.
 
-use super::{put_f16, put_nibbles};
+use super::{inverse, put_f16, put_nibbles};
 use half::f16;
 
 /// Ratio of neighbouring scales in the coarse search.
@@ -31,14 +31,14 @@ impl Codes {
     /// The nearest codes to `x`, less `low`.
     fn choose<const N: usize>(&self, x: &[f32; N], d: f16) -> [u8; N] {
         // A reciprocal of a subnormal scale overflows nothing: the smallest f16 is 2^-24.
-        let inverse = if d.to_f32() == 0.0 { 0.0 } else { 1.0 / d.to_f32() };
+        let inverse = inverse(d.to_f32());
         x.map(|x| (self.nearest(x, inverse) - self.low) as u8)
     }
 
     /// What a scale leaves, and the scale that is best for the codes it leads to: sum x q / sum q q.
     fn try_scale<const N: usize>(&self, x: &[f32; N], d: f32) -> (f32, f32) {
         const LANES: usize = 8;
-        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+        let inverse = inverse(d);
         let (mut rest, mut xq, mut qq) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
         for x in x.as_chunks::<LANES>().0 {
             for l in 0..LANES {
