@@ -156,7 +156,7 @@ impl Summary {
         let text = |key: &str| text_of(meta, key);
         let architecture = text("general.architecture");
         let types = types(file.tensors());
-        let obstacles = obstacles(file, incomplete.is_some());
+        let obstacles = obstacles(file, &types, incomplete.is_some());
         let parameters = file.tensors().iter().fold(0, |sum: u64, t| sum.saturating_add(t.elements()));
         let weight_bytes: Option<u64> = types.iter().map(|t| t.bytes).sum();
         let bits = |bytes| (bytes as f64 * 8.0 / parameters as f64 * 100.0).round() / 100.0;
@@ -299,7 +299,7 @@ fn types(tensors: &[TensorInfo]) -> Vec<TypeUse> {
 }
 
 /// Why the model cannot be run; empty if it can.
-fn obstacles(file: &File, incomplete: bool) -> Vec<String> {
+fn obstacles(file: &File, types: &[TypeUse], incomplete: bool) -> Vec<String> {
     let mut out = Vec::new();
     if incomplete {
         out.push("the file is not complete".to_owned());
@@ -307,7 +307,7 @@ fn obstacles(file: &File, incomplete: bool) -> Vec<String> {
     if file.tensors().is_empty() {
         out.push("there are no tensors".to_owned());
     }
-    for usage in types(file.tensors()).iter().filter(|usage| !usage.can_run) {
+    for usage in types.iter().filter(|usage| !usage.can_run) {
         let first = file.tensors().iter().find(|t| t.ty.0 == usage.code);
         let name = first.map_or(String::new(), |t| printable(t.name.as_bytes()));
         out.push(format!("{} tensors of type {}, the first {name}", usage.tensors, usage.name));
