@@ -28,7 +28,7 @@ pub struct EngineOptions {
     #[arg(long)]
     pub exact: bool,
 
-    /// Instruction set: auto, scalar or avx2; every one gives the same bits
+    /// Instruction set: auto, scalar, avx2, avxvnni or avx512; every one gives the same bits
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub isa: String,
 
@@ -36,7 +36,7 @@ pub struct EngineOptions {
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv: Kv,
 
-    /// Prompt tokens evaluated at once [default: 64]
+    /// Prompt tokens evaluated at once [default: 128]
     #[arg(short, long, value_name = "N", value_parser = positive)]
     pub batch: Option<usize>,
 
