@@ -8,9 +8,10 @@ use super::options::{EngineOptions, Kv};
 use super::{Ui, report};
 use crate::g2bx;
 use crate::generate::{Vocabulary, memory};
-use crate::gguf::File;
+use crate::gguf::{File, TensorInfo};
 use crate::head::{self, Engine};
 use crate::host::Host;
+use crate::kernel::format::{Format, Matrix};
 use crate::kernel::isa::Isa;
 use crate::model::{KvType, Model};
 use crate::tokenizer::template::{ChatTemplate, Origin};
@@ -19,6 +20,16 @@ use crate::tokenizer::{self, Tokenizer};
 /// Opens a model file; weights stay on disk until they are used.
 pub fn file(path: &Path) -> anyhow::Result<File> {
     Ok(g2bx::open(path)?)
+}
+
+/// A tensor of the file as a matrix of this format, which is that of its type.
+pub fn matrix<'f>(
+    file: &'f File,
+    tensor: &TensorInfo,
+    format: &'static Format,
+) -> anyhow::Result<Matrix<'f>> {
+    let (rows, cols) = (usize::try_from(tensor.rows())?, usize::try_from(tensor.dims[0])?);
+    Ok(Matrix::new(format, file.data(tensor)?, rows, cols)?.with_layout(tensor.layout)?)
 }
 
 /// A model ready to run.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use self::copy::Copy;
+pub use self::recipe::is_own;
 use self::recipe::{Choice, Recipe};
 use super::options::types;
 use super::{Ui, Usage, report};

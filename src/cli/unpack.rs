@@ -12,9 +12,6 @@ use crate::gguf::part_file::PartFile;
 use crate::gguf::printable;
 use crate::kernel::format::Layout;
 
-/// The first code of our own types.
-const OWN: u32 = 128;
-
 /// Turn a packed model back into a GGUF file
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Tensors get the bytes they had before they were packed.\n\
@@ -43,7 +40,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
             .tensor(&tensor.name, &tensor.dims[..tensor.n_dims], tensor.ty)
             .with_context(|| format!("tensor {} cannot be written", printable(tensor.name.as_bytes())))?;
     }
-    if let Some(tensor) = file.tensors().iter().find(|tensor| tensor.ty.0 >= OWN) {
+    if let Some(tensor) = file.tensors().iter().find(|tensor| pack::is_own(tensor.ty)) {
         ui.warn(format_args!(
             "{} has types of our own ({}): other programs will not read it",
             args.output.display(),

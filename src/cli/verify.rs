@@ -4,10 +4,10 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use super::{Interrupted, Progress, Ui, interrupt, report};
+use super::{Interrupted, Progress, Ui, interrupt, load, report};
 use crate::g2bx::{self, verify::Checked};
 use crate::gguf::{File, TensorInfo, printable};
-use crate::kernel::format::{self, Matrix};
+use crate::kernel::format;
 use crate::model::{LoadError, Model};
 
 /// Read a whole model file and check it: structure, checksums, shapes, and that every weight is a finite number
@@ -97,10 +97,9 @@ fn numbers(
             skipped += 1;
             continue;
         };
-        let (rows, cols) = (usize::try_from(tensor.rows())?, usize::try_from(tensor.dims[0])?);
-        let matrix = Matrix::new(format, file.data(tensor)?, rows, cols)?.with_layout(tensor.layout)?;
-        out.resize(cols, 0.0);
-        for row in 0..rows {
+        let matrix = load::matrix(file, tensor, format)?;
+        out.resize(matrix.cols(), 0.0);
+        for row in 0..matrix.rows() {
             if row % 64 == 0 && !go_on() {
                 return Err(Interrupted.into());
             }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 
-use crate::cli::{Interrupted, Progress, Ui, interrupt};
+use crate::cli::{Interrupted, Progress, Ui, interrupt, load};
 use crate::g2bx::layout;
 use crate::gguf::{File, TensorInfo, printable};
 use crate::host::Host;
@@ -72,8 +72,8 @@ impl<'f> Copy<'f> {
         let name = printable(tensor.name.as_bytes());
         let source = format::of(tensor.ty)
             .with_context(|| format!("tensor {name}: {} cannot be decoded", tensor.ty))?;
-        let (rows, cols) = (usize::try_from(tensor.rows())?, usize::try_from(tensor.dims[0])?);
-        let matrix = Matrix::new(source, self.file.data(tensor)?, rows, cols)?.with_layout(tensor.layout)?;
+        let matrix = load::matrix(self.file, tensor, source)?;
+        let (rows, cols) = (matrix.rows(), matrix.cols());
         let geometry = ty.geometry().with_context(|| format!("{ty} cannot be written"))?;
         let row_bytes =
             geometry.row_bytes(cols).with_context(|| format!("tensor {name}: no whole blocks of {ty}"))?;

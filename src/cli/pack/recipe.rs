@@ -14,6 +14,11 @@ pub struct Recipe {
     pub head: Option<GgmlType>,
 }
 
+/// Whether a type is one of ours: their codes are above all of ggml's.
+pub fn is_own(ty: GgmlType) -> bool {
+    ty >= GgmlType::Q4_0S
+}
+
 /// The type of one tensor.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -35,7 +40,7 @@ impl Recipe {
         }
         // What our own types of 4 bits are made from has shorter blocks.
         let smaller = GgmlType::Q4_0;
-        let ty = if wished >= GgmlType::Q4_0S && fits(smaller) { smaller } else { tensor.ty };
+        let ty = if is_own(wished) && fits(smaller) { smaller } else { tensor.ty };
         Choice { ty, in_place_of: Some(wished) }
     }
 
