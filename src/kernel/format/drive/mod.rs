@@ -38,8 +38,8 @@ impl Kernels {
     pub(super) const fn block32<B: avx2::block32::Block32>() -> Self {
         Self {
             avx2: avx2::block32::matmul::<B>,
-            avxvnni: vnni::block32::matmul::<AvxVnni, B>,
-            avx512: vnni::block32::matmul::<Avx512, B>,
+            avxvnni: vnni::matmul::<AvxVnni, vnni::block32::Tiles<B>>,
+            avx512: vnni::matmul::<Avx512, vnni::block32::Tiles<B>>,
         }
     }
 
@@ -47,8 +47,8 @@ impl Kernels {
     pub(super) const fn block256<B: avx2::block256::Block256>() -> Self {
         Self {
             avx2: avx2::block256::matmul::<B>,
-            avxvnni: vnni::block256::matmul::<AvxVnni, B>,
-            avx512: vnni::block256::matmul::<Avx512, B>,
+            avxvnni: vnni::matmul::<AvxVnni, vnni::block256::Tiles<B>>,
+            avx512: vnni::matmul::<Avx512, vnni::block256::Tiles<B>>,
         }
     }
 }
@@ -75,6 +75,26 @@ pub struct Tile {
     pub row: Vec<u8>,
 }
 
+/// From this many vectors on, unpacking a tile of rows once pays for itself.
+#[cfg(target_arch = "x86_64")]
+const TILE_FROM: usize = 4;
+
+/// Does `$body` for runs of vectors from number `$v` on until all `$count` are done; `$run` is the constant length of a run, the
+/// first of the list that is not more than what is left. (A macro, since a closure has neither constant parameters nor the
+/// CPU features of the function around it.)
+#[cfg(target_arch = "x86_64")]
+macro_rules! in_runs {
+    ($v:ident of $count:expr, [$($length:expr),+], $run:ident => $body:expr) => {$(
+        while $count - $v >= $length {
+            const $run: usize = $length;
+            $body;
+            $v += $run;
+        }
+    )+};
+}
+#[cfg(target_arch = "x86_64")]
+use in_runs;
+
 /// The definition: every row by every vector with the format's scalar dot, and the terms of a token added.
 pub fn scalar(
     dot: fn(&[u8], Q8Row<'_>) -> f32,
@@ -93,21 +113,22 @@ pub fn scalar(
     }
 }
 
-/// Puts the products of `vectors` consecutive vectors, from number `first` on, into columns `at..` of the output;
-/// `products[v]` has one for each row. The terms of a token are added.
+/// Puts the products of consecutive vectors, from number `first` on, into the columns `rows` of the output (as far as it has
+/// them); `products[v]` has one for each row. The terms of a token are added.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn put<const N: usize>(
     x: &Q8<'_>,
     out: &mut Cols<'_, f32>,
-    at: usize,
+    rows: std::ops::Range<usize>,
     first: usize,
     products: &[[[f32; LANES]; N]],
 ) {
-    let width = (N * LANES).min(out.range().len() - at);
+    let rows = rows.start..rows.end.min(out.range().len());
     for (v, products) in (first..).zip(products) {
-        let (to, products) = (&mut out.row(v / x.terms)[at..at + width], products.as_flattened());
+        let (to, products) = (&mut out.row(v / x.terms)[rows.clone()], products.as_flattened());
         if v % x.terms == 0 {
-            to.copy_from_slice(&products[..width]);
+            to.copy_from_slice(&products[..rows.len()]);
         } else {
             for (y, p) in to.iter_mut().zip(products) {
                 *y += p;

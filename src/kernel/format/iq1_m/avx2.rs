@@ -13,15 +13,8 @@ pub(super) struct IQ1_M;
 impl Block256 for IQ1_M {
     type Bytes = [u8; BYTES];
     const SIGNED: bool = true;
-    const OFFSET: i32 = 0;
-    const MAX: i32 = 127;
     const SUB: usize = 16;
-    const MINS: bool = false;
 
-    #[inline(always)]
-    fn blocks(row: &[u8]) -> &[Self::Bytes] {
-        row.as_chunks().0
-    }
     #[inline(always)]
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {
         let (low, high) =

@@ -13,15 +13,8 @@ pub(super) struct IQ1_S;
 impl Block256 for IQ1_S {
     type Bytes = [u8; BYTES];
     const SIGNED: bool = true;
-    const OFFSET: i32 = 0;
-    const MAX: i32 = 127;
     const SUB: usize = 32;
-    const MINS: bool = false;
 
-    #[inline(always)]
-    fn blocks(row: &[u8]) -> &[Self::Bytes] {
-        row.as_chunks().0
-    }
     #[inline(always)]
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {
         let (low, high) =
@@ -43,7 +36,6 @@ impl Block256 for IQ1_S {
     }
     #[inline(always)]
     fn d(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {
-        // SAFETY: the token proves the features.
-        unsafe { _mm256_mul_ps(read::f16_lanes(isa, blocks, 0), _mm256_set1_ps(0.125)) }
+        read::f16_lanes_by(isa, blocks, 0, 0.125)
     }
 }

@@ -1,11 +1,10 @@
 //! IQ3_S as AVX2 reads it.
-#![allow(unsafe_code, reason = "calls CPU intrinsics under the proof of an Avx2 token")]
 
 use super::{BYTES, grid, scale};
 use crate::kernel::format::drive::avx2::block256::Block256;
 use crate::kernel::format::drive::avx2::read;
 use crate::kernel::isa::Avx2;
-use std::arch::x86_64::*;
+use std::arch::x86_64::{__m256, __m256i};
 
 #[allow(non_camel_case_types, reason = "the format's name")]
 pub(super) struct IQ3_S;
@@ -13,15 +12,8 @@ pub(super) struct IQ3_S;
 impl Block256 for IQ3_S {
     type Bytes = [u8; BYTES];
     const SIGNED: bool = true;
-    const OFFSET: i32 = 0;
-    const MAX: i32 = 127;
     const SUB: usize = 32;
-    const MINS: bool = false;
 
-    #[inline(always)]
-    fn blocks(row: &[u8]) -> &[Self::Bytes] {
-        row.as_chunks().0
-    }
     #[inline(always)]
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {
         let low = u64::from(read::word(block, 2 + 8 * j)) | u64::from(read::word(block, 6 + 8 * j)) << 32;
@@ -34,9 +26,7 @@ impl Block256 for IQ3_S {
     }
     #[inline(always)]
     fn scales(isa: Avx2, block: &Self::Bytes) -> __m256i {
-        let scale = |j: usize| u64::from(scale(block, j)) << (16 * (j % 4));
-        let four = |j: usize| scale(j) | scale(j + 1) | scale(j + 2) | scale(j + 3);
-        read::scales_of_32(isa, four(0), four(4))
+        read::scales_of_32(isa, |j| u32::from(scale(block, j)))
     }
     #[inline(always)]
     fn d(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {

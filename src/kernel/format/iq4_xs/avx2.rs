@@ -13,15 +13,8 @@ pub(super) struct IQ4_XS;
 impl Block256 for IQ4_XS {
     type Bytes = [u8; BYTES];
     const SIGNED: bool = true;
-    const OFFSET: i32 = 0;
-    const MAX: i32 = 127;
     const SUB: usize = 32;
-    const MINS: bool = false;
 
-    #[inline(always)]
-    fn blocks(row: &[u8]) -> &[Self::Bytes] {
-        row.as_chunks().0
-    }
     #[inline(always)]
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {
         read::lookup(isa, &VALUES, read::nibbles(isa, block, 8 + 16 * j))

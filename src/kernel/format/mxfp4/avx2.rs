@@ -25,12 +25,7 @@ impl Block32 for MXFP4 {
     const SIGNED: bool = false;
     const OFFSET: i32 = 12;
     const MAX: i32 = 24;
-    const MINS: bool = false;
 
-    #[inline(always)]
-    fn blocks(row: &[u8]) -> &[Self::Bytes] {
-        row.as_chunks().0
-    }
     #[inline(always)]
     fn codes(isa: Avx2, low: &Self::Bytes, high: &Self::Bytes) -> [__m256i; 2] {
         read::lookup_two(isa, &SHIFTED, low, high, 1)

@@ -16,12 +16,7 @@ impl Block256 for Q3_K {
     const OFFSET: i32 = 4;
     const MAX: i32 = 7;
     const SUB: usize = 16;
-    const MINS: bool = false;
 
-    #[inline(always)]
-    fn blocks(row: &[u8]) -> &[Self::Bytes] {
-        row.as_chunks().0
-    }
     #[inline(always)]
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {
         let low = read::bit_pair(isa, read::load(isa, block, 32 + j / 4 * 32), j % 4);

@@ -1,5 +1,4 @@
 //! Q4_0 as AVX2 reads it.
-#![allow(unsafe_code, reason = "calls CPU intrinsics under the proof of an Avx2 token")]
 
 use super::BYTES;
 use crate::kernel::format::drive::avx2::block32::Block32;
@@ -14,12 +13,7 @@ impl Block32 for Q4_0 {
     const SIGNED: bool = false;
     const OFFSET: i32 = 8;
     const MAX: i32 = 15;
-    const MINS: bool = false;
 
-    #[inline(always)]
-    fn blocks(row: &[u8]) -> &[Self::Bytes] {
-        row.as_chunks().0
-    }
     #[inline(always)]
     fn codes(isa: Avx2, low: &Self::Bytes, high: &Self::Bytes) -> [__m256i; 2] {
         read::nibbles_two(isa, low, high, 2)

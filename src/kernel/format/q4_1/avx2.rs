@@ -11,14 +11,9 @@ pub(super) struct Q4_1;
 impl Block32 for Q4_1 {
     type Bytes = [u8; BYTES];
     const SIGNED: bool = false;
-    const OFFSET: i32 = 0;
     const MAX: i32 = 15;
     const MINS: bool = true;
 
-    #[inline(always)]
-    fn blocks(row: &[u8]) -> &[Self::Bytes] {
-        row.as_chunks().0
-    }
     #[inline(always)]
     fn codes(isa: Avx2, low: &Self::Bytes, high: &Self::Bytes) -> [__m256i; 2] {
         read::nibbles_two(isa, low, high, 4)

@@ -16,12 +16,7 @@ impl Block256 for Q4_VVC {
     const OFFSET: i32 = 4;
     const MAX: i32 = 8;
     const SUB: usize = 32;
-    const MINS: bool = false;
 
-    #[inline(always)]
-    fn blocks(row: &[u8]) -> &[Self::Bytes] {
-        row.as_chunks().0
-    }
     #[inline(always)]
     fn codes(_isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {
         let [a, b, c] = [2, 6, 10].map(|at| read::word(block, at + 12 * j) as i32);
@@ -44,12 +39,6 @@ impl Block256 for Q4_VVC {
             // The driver subtracts powers of two: 4 from a code that is 1 larger.
             _mm256_add_epi8(_mm256_packus_epi16(first, second), _mm256_set1_epi8(1))
         }
-    }
-    #[inline(always)]
-    fn scales(_isa: Avx2, _block: &Self::Bytes) -> __m256i {
-        // The block's scale is all there is.
-        // SAFETY: the token proves the features.
-        unsafe { _mm256_set1_epi16(1) }
     }
     #[inline(always)]
     fn d(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {

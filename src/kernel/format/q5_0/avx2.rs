@@ -13,12 +13,7 @@ impl Block32 for Q5_0 {
     const SIGNED: bool = false;
     const OFFSET: i32 = 16;
     const MAX: i32 = 31;
-    const MINS: bool = false;
 
-    #[inline(always)]
-    fn blocks(row: &[u8]) -> &[Self::Bytes] {
-        row.as_chunks().0
-    }
     #[inline(always)]
     fn codes(isa: Avx2, low: &Self::Bytes, high: &Self::Bytes) -> [__m256i; 2] {
         read::fives_two(isa, low, high, 6, 2)

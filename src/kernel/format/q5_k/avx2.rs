@@ -13,15 +13,10 @@ pub(super) struct Q5_K;
 impl Block256 for Q5_K {
     type Bytes = [u8; BYTES];
     const SIGNED: bool = false;
-    const OFFSET: i32 = 0;
     const MAX: i32 = 31;
     const SUB: usize = 32;
     const MINS: bool = true;
 
-    #[inline(always)]
-    fn blocks(row: &[u8]) -> &[Self::Bytes] {
-        row.as_chunks().0
-    }
     #[inline(always)]
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {
         let packed = read::load(isa, block, 48 + j / 2 * 32);

@@ -16,12 +16,7 @@ impl Block256 for Q6_K {
     const OFFSET: i32 = 32;
     const MAX: i32 = 63;
     const SUB: usize = 16;
-    const MINS: bool = false;
 
-    #[inline(always)]
-    fn blocks(row: &[u8]) -> &[Self::Bytes] {
-        row.as_chunks().0
-    }
     #[inline(always)]
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {
         let (half, k) = (j / 4, j % 4);

@@ -11,14 +11,7 @@ pub(super) struct Q8_0;
 impl Block32 for Q8_0 {
     type Bytes = [u8; BYTES];
     const SIGNED: bool = true;
-    const OFFSET: i32 = 0;
-    const MAX: i32 = 128;
-    const MINS: bool = false;
 
-    #[inline(always)]
-    fn blocks(row: &[u8]) -> &[Self::Bytes] {
-        row.as_chunks().0
-    }
     #[inline(always)]
     fn codes(isa: Avx2, low: &Self::Bytes, high: &Self::Bytes) -> [__m256i; 2] {
         [read::load_two(isa, low, high, 2), read::load_two(isa, low, high, 18)]

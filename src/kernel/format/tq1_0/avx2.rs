@@ -28,12 +28,7 @@ impl Block256 for TQ1_0 {
     const OFFSET: i32 = 1;
     const MAX: i32 = 2;
     const SUB: usize = 32;
-    const MINS: bool = false;
 
-    #[inline(always)]
-    fn blocks(row: &[u8]) -> &[Self::Bytes] {
-        row.as_chunks().0
-    }
     #[inline(always)]
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {
         // SAFETY: the token proves the features.
@@ -53,12 +48,6 @@ impl Block256 for TQ1_0 {
             let (even, odd) = (_mm256_mulhi_epu16(even, three), _mm256_mulhi_epu16(odd, three));
             _mm256_or_si256(even, _mm256_slli_epi16::<8>(odd))
         }
-    }
-    #[inline(always)]
-    fn scales(_isa: Avx2, _block: &Self::Bytes) -> __m256i {
-        // The block's scale is all there is.
-        // SAFETY: the token proves the features.
-        unsafe { _mm256_set1_epi16(1) }
     }
     #[inline(always)]
     fn d(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {

@@ -1,40 +1,42 @@
 //! Formats of 256-element blocks whose sub-blocks of 16 or 32 have integer scales (and perhaps minimums).
 
 use super::{
-    LANES, Prefetch, Rows, TILE_FROM, VECTORS, load, load_f32, pairs, products, store, store_f32, sums,
-    transpose, unsigned,
+    Block, LANES, Prefetch, Rows, VECTORS, Vector, load, load_f32, pairs, products, store, store_f32, sums,
+    transpose,
 };
 use crate::kernel::format::Matrix;
-use crate::kernel::format::drive::{Tile, put};
+use crate::kernel::format::drive::{TILE_FROM, Tile, in_runs, put};
 use crate::kernel::isa::Avx2;
-use crate::kernel::op::quantize::{Q8, Q8Row};
+use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 use std::arch::x86_64::*;
 
 /// How AVX2 reads a format's blocks.
 pub trait Block256: 'static {
     /// The bytes of a block.
-    type Bytes: 'static;
+    type Bytes: Block;
     /// Whether [`codes`](Self::codes) are signed; unsigned ones must be below 64.
     const SIGNED: bool;
     /// What is subtracted from an unsigned code: a power of two, or 0.
-    const OFFSET: i32;
+    const OFFSET: i32 = 0;
     /// The largest unsigned code.
-    const MAX: i32;
+    const MAX: i32 = 127;
     /// Elements in a sub-block: 16 or 32.
     const SUB: usize;
     /// Whether sub-blocks have minimums.
-    const MINS: bool;
+    const MINS: bool = false;
     /// The f32 scales of a block: one, or two for its halves. Each is a step of its own; minimums go with one scale only.
     const PARTS: usize = 1;
 
-    /// The blocks of a row.
-    fn blocks(row: &[u8]) -> &[Self::Bytes];
     /// The codes of elements `32 * j .. 32 * j + 32` in order; `j` is in `0..8`.
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i;
     /// The integer scales as i16: lane `k` of the low half is that of elements `32 * k ..`, lane `k` of the high half
-    /// that of elements `32 * k + 16 ..`.
-    fn scales(isa: Avx2, block: &Self::Bytes) -> __m256i;
+    /// that of elements `32 * k + 16 ..`. All 1 where the block's own scale is all there is.
+    #[inline(always)]
+    fn scales(_isa: Avx2, _block: &Self::Bytes) -> __m256i {
+        // SAFETY: the token proves the features.
+        unsafe { _mm256_set1_epi16(1) }
+    }
     /// The integer minimums, arranged like the scales; only called if [`MINS`](Self::MINS).
     fn mins(isa: Avx2, block: &Self::Bytes) -> __m256i {
         Self::scales(isa, block)
@@ -135,36 +137,12 @@ static PICKS: [[u8; 32]; 8] = {
     picks
 };
 
-/// What the blocks of a vector are multiplied with: for each block 256 codes, a scale and 16 sums.
-pub struct Vector<'a> {
-    pub codes: &'a [[u8; 256]],
-    pub scales: &'a [f32],
-    pub sums: &'a [[i16; 16]],
-}
-
-impl<'a> Vector<'a> {
-    /// A vector that has `n` blocks.
-    pub fn new(x: Q8Row<'a>, n: usize) -> Self {
-        let (codes, sums) = (unsigned(x.codes).as_chunks().0, x.sums.as_chunks().0);
-        assert!(codes.len() == n && x.scales.len() == n && sums.len() == n, "{n} blocks");
-        Self { codes, scales: x.scales, sums }
-    }
-}
-
 /// Few vectors: weights are read where they lie.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn few<B: Block256>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
     let mut v = 0;
-    while v < x.vectors() {
-        // The terms of a token take one pass.
-        if x.vectors() - v >= 2 {
-            pass::<B, 2>(isa, w, x, v, out);
-            v += 2;
-        } else {
-            pass::<B, 1>(isa, w, x, v, out);
-            v += 1;
-        }
-    }
+    // The terms of a token take one pass.
+    in_runs!(v of x.vectors(), [2, 1], RUN => pass::<B, RUN>(isa, w, x, v, out));
 }
 
 /// One pass over the weights for `T` vectors from `v` on.
@@ -178,12 +156,12 @@ fn pass<B: Block256, const T: usize>(
     out: &mut Cols<'_, f32>,
 ) {
     let n = x.n / 256;
-    let vectors: [Vector<'_>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
+    let vectors: [Vector<'_, 256, 16>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
     // Hidden from the compiler, which knows shuffles by a constant that take two instructions instead of one.
     let picks = std::hint::black_box(&PICKS);
     let range = out.range();
     for first in range.clone().step_by(LANES) {
-        let rows = Rows::new(w, first, n, B::blocks);
+        let rows = Rows::<B::Bytes>::new(w, first, n);
         let mut next = Prefetch::rows(w, first + LANES);
         let mut acc = [_mm256_setzero_ps(); T];
         for b in 0..n {
@@ -228,7 +206,8 @@ fn pass<B: Block256, const T: usize>(
                 }
             }
         }
-        put(x, out, first - range.start, v, &products(&acc));
+        let at = first - range.start;
+        put(x, out, at..at + LANES, v, &products(&acc));
     }
 }
 
@@ -266,7 +245,7 @@ pub fn unpack<B: Block256, const FLIP: bool>(
     tile.factors.resize(n * B::PARTS * groups, [0.0; 8]);
     tile.min_factors.resize(if B::MINS { n * groups } else { 0 }, [0.0; 8]);
     let flip = _mm256_set1_epi8(if flips { -128 } else { 0 });
-    let rows = Rows::new(w, first, n, B::blocks);
+    let rows = Rows::<B::Bytes>::new(w, first, n);
     for b in 0..n {
         // SAFETY: `b < n`.
         let blocks = unsafe { rows.blocks(b) };
@@ -327,22 +306,9 @@ fn many<B: Block256>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f
         unpack::<B, false>(isa, w, first, tile, 0, 1);
         let at = first - range.start;
         let mut v = 0;
-        while v < x.vectors() {
-            match x.vectors() - v {
-                VECTORS.. => {
-                    put(x, out, at, v, &vectors::<B, VECTORS>(tile, x, v));
-                    v += VECTORS;
-                }
-                2.. => {
-                    put(x, out, at, v, &vectors::<B, 2>(tile, x, v));
-                    v += 2;
-                }
-                _ => {
-                    put(x, out, at, v, &vectors::<B, 1>(tile, x, v));
-                    v += 1;
-                }
-            }
-        }
+        in_runs!(v of x.vectors(), [VECTORS, 2, 1], RUN => {
+            put(x, out, at..at + LANES, v, &vectors::<B, RUN>(tile, x, v));
+        });
     }
 }
 
@@ -360,7 +326,7 @@ const fn run<B: Block256>() -> usize {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn vectors<B: Block256, const T: usize>(tile: &Tile, x: &Q8<'_>, v: usize) -> [[[f32; LANES]; 1]; T] {
     let n = tile.factors.len() / B::PARTS;
-    let x: [Vector<'_>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
+    let x: [Vector<'_, 256, 16>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
     let subs = 256 / B::SUB;
     let mut acc = [_mm256_setzero_ps(); T];
     let (tile_codes, _) = tile.codes.as_chunks::<64>();

@@ -1,31 +1,29 @@
 //! Formats of 32-element blocks with one scale (and perhaps one minimum) a block.
 
 use super::{
-    LANES, Prefetch, Rows, TILE_FROM, VECTORS, halves, load, load_f32, pairs, products, store, store_f32,
-    sums4, transpose4, unsigned,
+    Block, LANES, Prefetch, Rows, VECTORS, Vector, halves, load, load_f32, pairs, products, store, store_f32,
+    sums4, transpose4,
 };
 use crate::kernel::format::Matrix;
-use crate::kernel::format::drive::{Tile, put};
+use crate::kernel::format::drive::{TILE_FROM, Tile, in_runs, put};
 use crate::kernel::isa::Avx2;
-use crate::kernel::op::quantize::{Q8, Q8Row};
+use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 use std::arch::x86_64::*;
 
 /// How AVX2 reads a format's blocks.
 pub trait Block32: 'static {
     /// The bytes of a block.
-    type Bytes: 'static;
+    type Bytes: Block;
     /// Whether [`codes`](Self::codes) are signed; unsigned ones must be below 32.
     const SIGNED: bool;
     /// What is subtracted from an unsigned code.
-    const OFFSET: i32;
+    const OFFSET: i32 = 0;
     /// The largest unsigned code.
-    const MAX: i32;
+    const MAX: i32 = 127;
     /// Whether blocks have a minimum.
-    const MINS: bool;
+    const MINS: bool = false;
 
-    /// The blocks of a row.
-    fn blocks(row: &[u8]) -> &[Self::Bytes];
     /// The codes of two blocks, elements 0 to 15 and 16 to 31, each time of `low` in the low half of the vector and of
     /// `high` in its high half.
     fn codes(isa: Avx2, low: &Self::Bytes, high: &Self::Bytes) -> [__m256i; 2];
@@ -84,36 +82,12 @@ const fn run<B: Block32>() -> usize {
     run
 }
 
-/// What the blocks of a vector are multiplied with: for each block 32 codes, a scale and two sums.
-pub struct Vector<'a> {
-    pub codes: &'a [[u8; 32]],
-    pub scales: &'a [f32],
-    pub sums: &'a [[i16; 2]],
-}
-
-impl<'a> Vector<'a> {
-    /// A vector that has `n` blocks.
-    pub fn new(x: Q8Row<'a>, n: usize) -> Self {
-        let (codes, sums) = (unsigned(x.codes).as_chunks().0, x.sums.as_chunks().0);
-        assert!(codes.len() == n && x.scales.len() == n && sums.len() == n, "{n} blocks");
-        Self { codes, scales: x.scales, sums }
-    }
-}
-
 /// Few vectors: weights are read where they lie.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn few<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
     let mut v = 0;
-    while v < x.vectors() {
-        // The terms of a token take one pass.
-        if x.vectors() - v >= 2 {
-            pass::<B, 2>(isa, w, x, v, out);
-            v += 2;
-        } else {
-            pass::<B, 1>(isa, w, x, v, out);
-            v += 1;
-        }
-    }
+    // The terms of a token take one pass.
+    in_runs!(v of x.vectors(), [2, 1], RUN => pass::<B, RUN>(isa, w, x, v, out));
 }
 
 /// One pass over the weights for `T` vectors from `v` on.
@@ -127,10 +101,10 @@ fn pass<B: Block32, const T: usize>(
     out: &mut Cols<'_, f32>,
 ) {
     let n = x.n / 32;
-    let vectors: [Vector<'_>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
+    let vectors: [Vector<'_, 32, 2>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
     let range = out.range();
     for first in range.clone().step_by(LANES) {
-        let rows = Rows::new(w, first, n, B::blocks);
+        let rows = Rows::<B::Bytes>::new(w, first, n);
         let mut next = Prefetch::rows(w, first + LANES);
         let mut acc = [_mm256_setzero_ps(); T];
         for b in (0..n).step_by(2) {
@@ -144,7 +118,8 @@ fn pass<B: Block32, const T: usize>(
                 unsafe { step::<B, T>(isa, &mut acc, rows.blocks(b + 1), &vectors, b + 1) }
             }
         }
-        put(x, out, first - range.start, v, &products(&acc));
+        let at = first - range.start;
+        put(x, out, at..at + LANES, v, &products(&acc));
     }
 }
 
@@ -158,7 +133,7 @@ unsafe fn step<B: Block32, const T: usize>(
     isa: Avx2,
     acc: &mut [__m256; T],
     blocks: [&B::Bytes; LANES],
-    vectors: &[Vector<'_>; T],
+    vectors: &[Vector<'_, 32, 2>; T],
     b: usize,
 ) {
     const { assert!(!B::MINS || B::OFFSET == 0) };
@@ -207,7 +182,7 @@ pub fn unpack<B: Block32, const FLIP: bool>(
     tile.factors.resize(n * groups, [0.0; 8]);
     tile.min_factors.resize(if B::MINS { n * groups } else { 0 }, [0.0; 8]);
     let flip = _mm256_set1_epi8(if FLIP && B::SIGNED { -128 } else { 0 });
-    let rows = Rows::new(w, first, n, B::blocks);
+    let rows = Rows::<B::Bytes>::new(w, first, n);
     for b in 0..n {
         // SAFETY: `b < n`.
         let blocks = unsafe { rows.blocks(b) };
@@ -237,22 +212,9 @@ fn many<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f3
         unpack::<B, false>(isa, w, first, tile, 0, 1);
         let at = first - range.start;
         let mut v = 0;
-        while v < x.vectors() {
-            match x.vectors() - v {
-                VECTORS.. => {
-                    put(x, out, at, v, &vectors::<B, VECTORS>(tile, x, v));
-                    v += VECTORS;
-                }
-                2.. => {
-                    put(x, out, at, v, &vectors::<B, 2>(tile, x, v));
-                    v += 2;
-                }
-                _ => {
-                    put(x, out, at, v, &vectors::<B, 1>(tile, x, v));
-                    v += 1;
-                }
-            }
-        }
+        in_runs!(v of x.vectors(), [VECTORS, 2, 1], RUN => {
+            put(x, out, at..at + LANES, v, &vectors::<B, RUN>(tile, x, v));
+        });
     }
 }
 
@@ -261,7 +223,7 @@ fn many<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f3
 #[target_feature(enable = "avx2,fma,f16c")]
 fn vectors<B: Block32, const T: usize>(tile: &Tile, x: &Q8<'_>, v: usize) -> [[[f32; LANES]; 1]; T] {
     let n = tile.factors.len();
-    let x: [Vector<'_>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
+    let x: [Vector<'_, 32, 2>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
     let ones = _mm256_set1_epi16(1);
     let mut acc = [_mm256_setzero_ps(); T];
     let (tile_codes, _) = tile.codes.as_chunks::<8>();

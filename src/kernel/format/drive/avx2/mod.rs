@@ -11,13 +11,24 @@ pub mod read;
 
 use super::LANES;
 use crate::kernel::format::{Layout, Matrix};
+use crate::kernel::op::quantize::Q8Row;
 use std::arch::x86_64::*;
-
-/// From this many vectors on, unpacking a tile of rows once pays for itself.
-const TILE_FROM: usize = 4;
 
 /// Vectors that share one pass over an unpacked tile.
 const VECTORS: usize = 4;
+
+/// The bytes of a block.
+pub trait Block: Sized + 'static {
+    /// The blocks of a row, or of a group of rows.
+    fn all(bytes: &[u8]) -> &[Self];
+}
+
+impl<const N: usize> Block for [u8; N] {
+    #[inline(always)]
+    fn all(bytes: &[u8]) -> &[Self] {
+        bytes.as_chunks().0
+    }
+}
 
 /// The bytes at `at`, which must have 32 of them.
 #[inline]
@@ -57,6 +68,25 @@ fn products<const T: usize>(acc: &[__m256; T]) -> [[[f32; LANES]; 1]; T] {
         store_f32(acc, &mut to[0]);
     }
     products
+}
+
+/// What the blocks of a vector are multiplied with: for each block its codes, a scale, and sums of codes.
+pub struct Vector<'a, const CODES: usize, const SUMS: usize> {
+    /// The codes as the bytes the instructions take.
+    pub codes: &'a [[u8; CODES]],
+    /// The scales.
+    pub scales: &'a [f32],
+    /// The sums of 16 codes.
+    pub sums: &'a [[i16; SUMS]],
+}
+
+impl<'a, const CODES: usize, const SUMS: usize> Vector<'a, CODES, SUMS> {
+    /// A vector that has `n` blocks.
+    pub fn new(x: Q8Row<'a>, n: usize) -> Self {
+        let (codes, sums) = (unsigned(x.codes).as_chunks().0, x.sums.as_chunks().0);
+        assert!(codes.len() == n && x.scales.len() == n && sums.len() == n, "{n} blocks");
+        Self { codes, scales: x.scales, sums }
+    }
 }
 
 /// Codes as the bytes the instructions take.
@@ -167,18 +197,18 @@ struct Rows<'a, B> {
     n: usize,
 }
 
-impl<'a, B> Rows<'a, B> {
+impl<'a, B: Block> Rows<'a, B> {
     /// Rows `first..first + 8` of a matrix, which begin a group or all lie in one. Lanes past the last row repeat it; their
     /// results are dropped.
     #[inline(always)]
-    fn new(w: &Matrix<'a>, first: usize, n: usize, blocks: impl Fn(&'a [u8]) -> &'a [B]) -> Self {
+    fn new(w: &Matrix<'a>, first: usize, n: usize) -> Self {
         let mut from: [&[B]; LANES] = [&[]; LANES];
         let mut stride = 1;
         if w.layout() == Layout::Rows && first + LANES <= w.rows() {
             // The usual case, in few instructions: they count for short rows.
             let rows = &w.bytes()[first * w.row_bytes()..(first + LANES) * w.row_bytes()];
             for (from, row) in from.iter_mut().zip(rows.chunks_exact(w.row_bytes())) {
-                *from = blocks(row);
+                *from = B::all(row);
             }
         } else {
             let row = |i: usize| w.blocks((first + i).min(w.rows() - 1));
@@ -186,7 +216,7 @@ impl<'a, B> Rows<'a, B> {
             for (i, from) in from.iter_mut().enumerate() {
                 let (bytes, same) = row(i);
                 assert!(same == stride, "rows of one group");
-                *from = blocks(bytes);
+                *from = B::all(bytes);
             }
         }
         assert!(n > 0 && from.iter().all(|from| from.len() > (n - 1) * stride), "eight rows of {n} blocks");

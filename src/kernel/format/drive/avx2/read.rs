@@ -78,6 +78,13 @@ pub fn f16_lanes<const B: usize>(_isa: Avx2, blocks: [&[u8; B]; 8], at: usize) -
     unsafe { _mm256_cvtph_ps(_mm_set_epi16(h(7), h(6), h(5), h(4), h(3), h(2), h(1), h(0))) }
 }
 
+/// The same times a power of two, which is exact.
+#[inline(always)]
+pub fn f16_lanes_by<const B: usize>(isa: Avx2, blocks: [&[u8; B]; 8], at: usize, by: f32) -> __m256 {
+    // SAFETY: the token proves the features.
+    unsafe { _mm256_mul_ps(f16_lanes(isa, blocks, at), _mm256_set1_ps(by)) }
+}
+
 /// The f16 at `at` of each of eight blocks and the one after it, read together.
 #[inline(always)]
 pub fn f16_lanes_two<const B: usize>(_isa: Avx2, blocks: [&[u8; B]; 8], at: usize) -> [__m256; 2] {
@@ -213,9 +220,12 @@ pub fn negate(_isa: Avx2, v: __m256i, signs: u32) -> __m256i {
     }
 }
 
-/// The i16 scales of 8 sub-blocks of 32, the first in the lowest bits, as both halves of a vector.
+/// The scales of 8 sub-blocks of 32, each below 2^15, as i16 in both halves of a vector.
 #[inline(always)]
-pub fn scales_of_32(isa: Avx2, first: u64, last: u64) -> __m256i {
+pub fn scales_of_32(isa: Avx2, scale: impl Fn(usize) -> u32) -> __m256i {
+    let at = |j: usize| u64::from(scale(j)) << (16 * (j % 4));
+    let four = |j: usize| at(j) | at(j + 1) | at(j + 2) | at(j + 3);
+    let (first, last) = (four(0), four(4));
     quads(isa, [first, last, first, last])
 }
 
