@@ -152,35 +152,5 @@ impl Simd for Avx2 {
             (sum - 16 * 128) as i16
         })
     }
-
-    type W = [__m256; 2];
-
-    #[inline(always)]
-    fn pair(self, a: __m256, b: __m256) -> Self::W {
-        [a, b]
-    }
-    #[inline(always)]
-    fn halves(self, w: Self::W) -> [__m256; 2] {
-        w
-    }
-    #[inline(always)]
-    fn load_both(self, from: &[f32; 8]) -> Self::W {
-        [self.load(from); 2]
-    }
-    #[inline(always)]
-    fn splat2(self, x: f32) -> Self::W {
-        [self.splat(x); 2]
-    }
-    #[inline(always)]
-    fn add2(self, a: Self::W, b: Self::W) -> Self::W {
-        [self.add(a[0], b[0]), self.add(a[1], b[1])]
-    }
-    #[inline(always)]
-    fn mul2(self, a: Self::W, b: Self::W) -> Self::W {
-        [self.mul(a[0], b[0]), self.mul(a[1], b[1])]
-    }
-    #[inline(always)]
-    fn widen2(self, low: &[u16; 8], high: &[u16; 8]) -> Self::W {
-        [self.widen(low), self.widen(high)]
-    }
+    super::two_vectors!();
 }

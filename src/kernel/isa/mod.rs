@@ -216,6 +216,43 @@ pub trait Simd: Copy + Send + Sync {
     }
 }
 
+/// In an implementation of [`Simd`] without wider vectors: two vectors side by side are two vectors.
+macro_rules! two_vectors {
+    () => {
+        type W = [Self::V; 2];
+
+        #[inline(always)]
+        fn pair(self, a: Self::V, b: Self::V) -> Self::W {
+            [a, b]
+        }
+        #[inline(always)]
+        fn halves(self, w: Self::W) -> [Self::V; 2] {
+            w
+        }
+        #[inline(always)]
+        fn load_both(self, from: &[f32; 8]) -> Self::W {
+            [self.load(from); 2]
+        }
+        #[inline(always)]
+        fn splat2(self, x: f32) -> Self::W {
+            [self.splat(x); 2]
+        }
+        #[inline(always)]
+        fn add2(self, a: Self::W, b: Self::W) -> Self::W {
+            [self.add(a[0], b[0]), self.add(a[1], b[1])]
+        }
+        #[inline(always)]
+        fn mul2(self, a: Self::W, b: Self::W) -> Self::W {
+            [self.mul(a[0], b[0]), self.mul(a[1], b[1])]
+        }
+        #[inline(always)]
+        fn widen2(self, low: &[u16; 8], high: &[u16; 8]) -> Self::W {
+            [self.widen(low), self.widen(high)]
+        }
+    };
+}
+use two_vectors;
+
 /// Calls a function that is generic over [`Simd`] with the implementation of an [`Isa`], compiled for it:
 /// `simd!(isa, s => rms_norm(s, x, w))`.
 #[macro_export]

@@ -84,35 +84,5 @@ impl Simd for Scalar {
     fn narrow(self, v: Self::V, to: &mut [u16; 8]) {
         *to = v.map(|x| f16::from_f32(x).to_bits());
     }
-
-    type W = [[f32; 8]; 2];
-
-    #[inline(always)]
-    fn pair(self, a: Self::V, b: Self::V) -> Self::W {
-        [a, b]
-    }
-    #[inline(always)]
-    fn halves(self, w: Self::W) -> [Self::V; 2] {
-        w
-    }
-    #[inline(always)]
-    fn load_both(self, from: &[f32; 8]) -> Self::W {
-        [*from; 2]
-    }
-    #[inline(always)]
-    fn splat2(self, x: f32) -> Self::W {
-        [[x; 8]; 2]
-    }
-    #[inline(always)]
-    fn add2(self, a: Self::W, b: Self::W) -> Self::W {
-        [self.add(a[0], b[0]), self.add(a[1], b[1])]
-    }
-    #[inline(always)]
-    fn mul2(self, a: Self::W, b: Self::W) -> Self::W {
-        [self.mul(a[0], b[0]), self.mul(a[1], b[1])]
-    }
-    #[inline(always)]
-    fn widen2(self, low: &[u16; 8], high: &[u16; 8]) -> Self::W {
-        [self.widen(low), self.widen(high)]
-    }
+    super::two_vectors!();
 }
