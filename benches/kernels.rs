@@ -18,10 +18,9 @@ use twinband::host::Host;
 use twinband::kernel::format::{self, ActBlock, Format, Matrix};
 use twinband::kernel::isa::Isa;
 use twinband::kernel::op::matmul::{Input, ROW_UNIT, Scratch, matmul};
-use twinband::kernel::op::quantize::{Q8, SUM, quantize};
+use twinband::kernel::op::quantize::Quantised;
 use twinband::kernel::par::{Shared, Team};
 use twinband::sample::Rng;
-use twinband::simd;
 use twinband::synth::blocks;
 
 /// Elements in a row: whole blocks of every format, and as many as the hidden state of a model of a billion weights.
@@ -51,33 +50,17 @@ struct Activations {
     forms: [Quantised; 2],
 }
 
-/// What [`Q8`] borrows.
-struct Quantised {
-    block: ActBlock,
-    codes: Vec<i8>,
-    scales: Vec<f32>,
-    sums: Vec<i16>,
-}
-
 impl Activations {
     fn new(tokens: usize) -> Self {
         let mut rng = Rng::new(1);
         let f32: Vec<f32> = (0..tokens * COLS).map(|_| 2.0 * rng.uniform() as f32 - 1.0).collect();
-        let forms = [ActBlock::B32, ActBlock::B256].map(|block| {
-            let n = f32.len();
-            let (mut codes, mut scales) = (vec![0; n], vec![0.0; n / block.elements()]);
-            let mut sums = vec![0; n / SUM];
-            simd!(Isa::Scalar, s => quantize(s, block, &f32, &mut codes, &mut scales, &mut sums));
-            Quantised { block, codes, scales, sums }
-        });
+        let forms = [ActBlock::B32, ActBlock::B256];
+        let forms = forms.map(|block| Quantised::new(Isa::Scalar, block, COLS, &f32));
         Self { f32, forms }
     }
 
     fn input(&self) -> Input<'_> {
-        let [b32, b256] = self
-            .forms
-            .each_ref()
-            .map(|form| Some(Q8::new(form.block, COLS, &form.codes, &form.scales, &form.sums)));
+        let [b32, b256] = self.forms.each_ref().map(|form| Some(form.q8()));
         Input { f32: &self.f32, n: COLS, b32, b256 }
     }
 }

@@ -19,9 +19,8 @@ use twinband::gpu::{
 use twinband::kernel::format::{self, ActBlock, Format, GgmlType, Matrix};
 use twinband::kernel::isa::Isa;
 use twinband::kernel::op::matmul::{Input, Scratch, matmul};
-use twinband::kernel::op::quantize::{Q8, SUM, quantize};
+use twinband::kernel::op::quantize::Quantised;
 use twinband::kernel::par::Cols;
-use twinband::simd;
 
 /// Formats of heads that have a shader.
 const FORMATS: [GgmlType; 7] = [
@@ -99,35 +98,26 @@ fn vectors(cols: usize, random: &mut Random) -> [Vec<f32>; 3] {
 /// An activation vector in the form that a format is multiplied by.
 struct Vector {
     f32: Vec<f32>,
-    form: Option<ActBlock>,
-    codes: Vec<i8>,
-    scales: Vec<f32>,
-    sums: Vec<i16>,
+    form: Option<Quantised>,
 }
 
 impl Vector {
     fn new(format: &Format, x: Vec<f32>) -> Self {
-        let form = format.act();
-        let n = if form.is_some() { x.len() } else { 0 };
-        let (mut codes, mut sums) = (vec![0; n], vec![0; n / SUM]);
-        let mut scales = vec![0.0; n / form.map_or(1, ActBlock::elements)];
-        if let Some(block) = form {
-            let (c, d, s) = (&mut codes, &mut scales, &mut sums);
-            assert!(simd!(Isa::Scalar, v => quantize(v, block, &x, c, d, s)));
-        }
-        Self { f32: x, form, codes, scales, sums }
+        let form = format.act().map(|block| Quantised::new(Isa::Scalar, block, x.len(), &x));
+        assert!(form.as_ref().is_none_or(|form| form.finite));
+        Self { f32: x, form }
     }
 
     fn job(&self) -> Job<'_> {
-        match self.form {
+        match &self.form {
             None => Job::F32(&self.f32),
-            Some(_) => Job::Q8 { codes: &self.codes, scales: &self.scales, sums: &self.sums },
+            Some(x) => Job::Q8 { codes: &x.codes, scales: &x.scales, sums: &x.sums },
         }
     }
 
     /// The CPU's products.
     fn by(&self, isa: Isa, w: Matrix<'_>) -> Vec<f32> {
-        let q8 = self.form.map(|block| Q8::new(block, w.cols(), &self.codes, &self.scales, &self.sums));
+        let q8 = self.form.as_ref().map(Quantised::q8);
         let form = |block| q8.filter(|q| q.block == block);
         let input =
             Input { f32: &self.f32, n: w.cols(), b32: form(ActBlock::B32), b256: form(ActBlock::B256) };

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use crate::kernel::format::{Dot, all};
     use crate::kernel::isa::Isa;
-    use crate::kernel::op::quantize::{SUM, quantize};
+    use crate::kernel::op::quantize::Quantised;
 
     const TILE: usize = 64;
 
@@ -231,11 +231,10 @@ mod tests {
 
     fn logits(w: &Matrix<'_>, x: &[f32]) -> (Vec<f32>, Vec<f32>) {
         let Dot::Q8(q8) = &w.format().dot else { panic!("an int8 format") };
-        let (n, b) = (x.len(), q8.block);
-        let (mut c, mut d, mut s) = (vec![0; n], vec![0.0; n / b.elements()], vec![0; n / SUM]);
-        crate::simd!(Isa::Scalar, v => quantize(v, b, x, &mut c, &mut d, &mut s));
-        let decoded = c.iter().enumerate().map(|(i, &c)| f32::from(c) * d[i / b.elements()]).collect();
-        let row = crate::kernel::op::quantize::Q8Row { codes: &c, scales: &d, sums: &s };
+        let x = Quantised::new(Isa::Scalar, q8.block, x.len(), x);
+        let (codes, per) = (x.codes.iter().enumerate(), q8.block.elements());
+        let decoded = codes.map(|(i, &c)| f32::from(c) * x.scales[i / per]).collect();
+        let row = x.q8().vector(0);
         ((0..w.rows()).map(|r| (q8.scalar)(w.row(r, &mut Vec::new()), row)).collect(), decoded)
     }
 

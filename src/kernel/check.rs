@@ -6,7 +6,7 @@ use super::format::layout::convert;
 use super::format::{ActBlock, Dot, Format, Layout, Matrix, all};
 use super::isa::Isa;
 use super::op::matmul::{Input, Scratch, matmul};
-use super::op::quantize::{Q8, SUM, quantize};
+use super::op::quantize::{Q8, Quantised};
 use super::par::Cols;
 use std::path::PathBuf;
 
@@ -66,9 +66,6 @@ fn activations(n: usize, tokens: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Block size, codes, scales, sums of 16.
-type Quantised = (ActBlock, Vec<i8>, Vec<f32>, Vec<i16>);
-
 struct Acts {
     f32: Vec<f32>,
     n: usize,
@@ -80,30 +77,17 @@ struct Acts {
 impl Acts {
     fn new(n: usize, tokens: usize, terms: usize) -> Self {
         let all = activations(n, tokens * terms);
-        let mut q = Vec::new();
-        for block in [ActBlock::B32, ActBlock::B256] {
-            if n.is_multiple_of(block.elements()) {
-                let (mut c, mut d, mut s) =
-                    (vec![0; all.len()], vec![0.0; all.len() / block.elements()], vec![0; all.len() / SUM]);
-                crate::simd!(Isa::Scalar, v => quantize(v, block, &all, &mut c, &mut d, &mut s));
-                q.push((block, c, d, s));
-            }
-        }
+        let blocks =
+            [ActBlock::B32, ActBlock::B256].into_iter().filter(|block| n.is_multiple_of(block.elements()));
+        let q = blocks.map(|block| Quantised::new(Isa::Scalar, block, n, &all)).collect();
         let f32 = all[..n * tokens].to_vec();
         Self { f32, n, terms, q }
     }
 
     fn input(&self) -> Input<'_> {
         let form = |want: ActBlock| {
-            self.q.iter().find(|q| q.0 == want).map(|(block, codes, scales, sums)| Q8 {
-                block: *block,
-                n: self.n,
-                stored: self.terms,
-                terms: self.terms,
-                codes,
-                scales,
-                sums,
-            })
+            let form = self.q.iter().find(|q| q.block == want)?;
+            Some(Q8 { stored: self.terms, terms: self.terms, ..form.q8() })
         };
         Input { f32: &self.f32, n: self.n, b32: form(ActBlock::B32), b256: form(ActBlock::B256) }
     }
@@ -226,18 +210,9 @@ fn one_token_of_many_has_the_bits_it_has_alone() {
         for isa in Isa::all() {
             let many = product(isa, false, w, &acts);
             for t in 0..tokens {
-                let cut = |v: &[f32]| v[t * n..][..n].to_vec();
-                let mut q = Vec::new();
-                for (b, c, d, s) in &acts.q {
-                    let (nb, ns) = (n / b.elements(), n / SUM);
-                    q.push((
-                        *b,
-                        c[t * n..][..n].to_vec(),
-                        d[t * nb..][..nb].to_vec(),
-                        s[t * ns..][..ns].to_vec(),
-                    ));
-                }
-                let alone = product(isa, false, w, &Acts { f32: cut(&acts.f32), n, terms: 1, q });
+                let f32 = acts.f32[t * n..][..n].to_vec();
+                let q = acts.q.iter().map(|q| Quantised::new(Isa::Scalar, q.block, n, &f32)).collect();
+                let alone = product(isa, false, w, &Acts { f32, n, terms: 1, q });
                 assert!(
                     alone.iter().zip(&many[t * rows..]).all(|(&a, &m)| same(a, m)),
                     "{} {isa:?}",

@@ -14,7 +14,7 @@ use crate::gpu::{
 use crate::kernel::format::{self, ActBlock, GgmlType, Matrix};
 use crate::kernel::isa::Isa;
 use crate::kernel::op::matmul::{Input, Scratch, matmul};
-use crate::kernel::op::quantize::{Q8, SUM, quantize};
+use crate::kernel::op::quantize::Quantised;
 use crate::kernel::par::Cols;
 
 /// The formats tried: one whose codes are unpacked, and one whose codes are bytes.
@@ -109,7 +109,7 @@ impl Trial {
     fn compare(&mut self, gpu: &mut Gpu, w: Matrix<'_>, first: u32) -> Result<(), String> {
         let mut out = vec![0.0; w.rows()];
         for vector in vectors(self.cols) {
-            let x = Codes::new(&vector);
+            let x = codes(&vector);
             let want = products(w, &vector, &x);
             product(gpu, &x, first, &mut out)?;
             self.wrong += out.iter().zip(&want).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
@@ -119,7 +119,7 @@ impl Trial {
     }
 
     fn time(&mut self, gpu: &mut Gpu, w: Matrix<'_>, first: u32) -> Result<(), String> {
-        let x = Codes::new(&vectors(self.cols)[0]);
+        let x = codes(&vectors(self.cols)[0]);
         let mut repeat = |out: &mut [f32]| -> Result<Vec<Done>, String> {
             let (started, mut times) = (Instant::now(), Vec::new());
             while times.len() < JOBS && started.elapsed() < TIME {
@@ -166,7 +166,7 @@ fn start(gpu: &mut Gpu, options: &GpuOptions) -> Result<std::ops::Range<u32>, St
 }
 
 /// The device's products of as many rows as there is room for in `out`.
-fn product(gpu: &mut Gpu, x: &Codes, first: u32, out: &mut [f32]) -> Result<Done, String> {
+fn product(gpu: &mut Gpu, x: &Quantised, first: u32, out: &mut [f32]) -> Result<Done, String> {
     let rows = first..first + u32::try_from(out.len()).unwrap_or(u32::MAX);
     let job = Job::Q8 { codes: &x.codes, scales: &x.scales, sums: &x.sums };
     let fault = |gpu: &Gpu| gpu.status().last_fault.clone().unwrap_or_else(|| "it takes no job".to_owned());
@@ -175,28 +175,16 @@ fn product(gpu: &mut Gpu, x: &Codes, first: u32, out: &mut [f32]) -> Result<Done
 }
 
 /// The CPU's products.
-fn products(w: Matrix<'_>, vector: &[f32], x: &Codes) -> Vec<f32> {
-    let q8 = Q8::new(ActBlock::B32, w.cols(), &x.codes, &x.scales, &x.sums);
-    let input = Input { f32: vector, n: w.cols(), b32: Some(q8), b256: None };
+fn products(w: Matrix<'_>, vector: &[f32], x: &Quantised) -> Vec<f32> {
+    let input = Input { f32: vector, n: w.cols(), b32: Some(x.q8()), b256: None };
     let mut out = vec![0.0; w.rows()];
     matmul(Isa::detect(), false, w, &input, &mut Cols::whole(&mut out, w.rows()), &mut Scratch::default());
     out
 }
 
-/// Quantised activations.
-struct Codes {
-    codes: Vec<i8>,
-    scales: Vec<f32>,
-    sums: Vec<i16>,
-}
-
-impl Codes {
-    fn new(x: &[f32]) -> Self {
-        let (mut codes, mut scales) = (vec![0; x.len()], vec![0.0; x.len() / 32]);
-        let mut sums = vec![0; x.len() / SUM];
-        crate::simd!(Isa::detect(), s => quantize(s, ActBlock::B32, x, &mut codes, &mut scales, &mut sums));
-        Self { codes, scales, sums }
-    }
+/// Activations in the form that the formats tried are multiplied by.
+fn codes(x: &[f32]) -> Quantised {
+    Quantised::new(Isa::detect(), ActBlock::B32, x.len(), x)
 }
 
 /// Random numbers, numbers that are all equal, and numbers of extreme sizes.
@@ -261,7 +249,7 @@ mod tests {
             let weights = weights(bytes, format.geometry().bytes);
             let w = Matrix::new(format, &weights, rows, cols).expect("the right size");
             for vector in vectors(cols) {
-                let out = products(w, &vector, &Codes::new(&vector));
+                let out = products(w, &vector, &codes(&vector));
                 assert!(out.iter().all(|y| y.is_finite()), "{ty}");
                 assert!(out.iter().filter(|y| **y != 0.0).count() > rows / 2, "{ty}");
             }

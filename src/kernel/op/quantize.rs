@@ -8,7 +8,7 @@
 //! infinity or a NaN, so devices that flush denormals agree to the bit.
 
 use crate::kernel::format::ActBlock;
-use crate::kernel::isa::Simd;
+use crate::kernel::isa::{Isa, Simd};
 
 /// The smallest scale that is not 0.
 pub const MIN_SCALE: f32 = f32::from_bits((127 - 60) << 23);
@@ -76,6 +76,38 @@ impl<'a> Q8<'a> {
             scales: &self.scales[i * blocks..][..blocks],
             sums: &self.sums[i * sums..][..sums],
         }
+    }
+}
+
+/// Quantised activations of one term that own their memory. (A forward pass quantises into buffers that it has.)
+#[derive(Clone, Debug)]
+pub struct Quantised {
+    /// Elements that share a scale.
+    pub block: ActBlock,
+    /// Elements of one token.
+    pub n: usize,
+    /// `[tokens][n]`
+    pub codes: Vec<i8>,
+    /// `[tokens][n / block]`
+    pub scales: Vec<f32>,
+    /// `[tokens][n / 16]`
+    pub sums: Vec<i16>,
+    /// Whether every number was finite: a block with another is all 0.
+    pub finite: bool,
+}
+
+impl Quantised {
+    /// Quantises `x`, which is `[tokens][n]`, with `n` a multiple of the block.
+    pub fn new(isa: Isa, block: ActBlock, n: usize, x: &[f32]) -> Self {
+        let (mut codes, mut scales) = (vec![0; x.len()], vec![0.0; block.count(x.len())]);
+        let mut sums = vec![0; x.len() / SUM];
+        let finite = crate::simd!(isa, s => quantize(s, block, x, &mut codes, &mut scales, &mut sums));
+        Self { block, n, codes, scales, sums, finite }
+    }
+
+    /// What products take.
+    pub fn q8(&self) -> Q8<'_> {
+        Q8::new(self.block, self.n, &self.codes, &self.scales, &self.sums)
     }
 }
 
@@ -152,7 +184,6 @@ pub fn remainder<S: Simd>(s: S, block: ActBlock, x: &[f32], codes: &[i8], scales
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::isa::Isa;
 
     fn run(isa: Isa, block: ActBlock, x: &[f32]) -> (bool, Vec<i8>, Vec<f32>, Vec<i16>) {
         let n = x.len();
