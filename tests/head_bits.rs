@@ -21,6 +21,7 @@ use twinband::kernel::isa::Isa;
 use twinband::kernel::op::matmul::{Input, Scratch, matmul};
 use twinband::kernel::op::quantize::Quantised;
 use twinband::kernel::par::Cols;
+use twinband::sample::Rng;
 
 /// Formats of heads that have a shader.
 const FORMATS: [GgmlType; 7] = [
@@ -39,21 +40,9 @@ const BEFORE: u64 = 4097 * 4 + 2;
 /// The range that every device has to let a shader see; lavapipe lets it see no more. A larger band is split.
 const RANGE: u64 = 128 << 20;
 
-/// xorshift64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// From -1 up to 1.
-    fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
+/// From -1 up to 1.
+fn unit(random: &mut Rng) -> f32 {
+    (random.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
 
 /// Where in a block its f16 scales are.
@@ -64,15 +53,15 @@ fn scales(ty: GgmlType) -> Vec<usize> {
 
 /// Blocks of random codes. Scales are ordinary, subnormal, zero or as large as can be: one kind in most rows, all of
 /// them mixed in every fifth.
-fn weights(format: &Format, rows: usize, cols: usize, random: &mut Random) -> Vec<u8> {
+fn weights(format: &Format, rows: usize, cols: usize, random: &mut Rng) -> Vec<u8> {
     let geometry = format.geometry();
     let bytes = rows * geometry.row_bytes(cols).expect("whole blocks");
-    let mut out: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
+    let mut out: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| random.bits().to_le_bytes()).collect();
     out.truncate(bytes);
     let at = scales(format.ty);
     let blocks = cols / geometry.block;
     for (n, block) in out.chunks_exact_mut(geometry.bytes).enumerate() {
-        let bits = random.next();
+        let bits = random.bits();
         let row = n / blocks;
         let kind = if row % 5 == 4 { bits >> 32 & 3 } else { row as u64 % 5 };
         for (i, &at) in at.iter().enumerate() {
@@ -90,9 +79,9 @@ fn weights(format: &Format, rows: usize, cols: usize, random: &mut Random) -> Ve
 }
 
 /// Random numbers, numbers that are all equal, and numbers of extreme sizes: three kinds of blocks in turn.
-fn vectors(cols: usize, random: &mut Random) -> [Vec<f32>; 3] {
-    let extreme = (0..cols).map(|i| random.unit() * [1e-20, 1.0, 1e15][i / 32 % 3]).collect();
-    [(0..cols).map(|_| random.unit()).collect(), vec![0.37; cols], extreme]
+fn vectors(cols: usize, random: &mut Rng) -> [Vec<f32>; 3] {
+    let extreme = (0..cols).map(|i| unit(random) * [1e-20, 1.0, 1e15][i / 32 % 3]).collect();
+    [(0..cols).map(|_| unit(random)).collect(), vec![0.37; cols], extreme]
 }
 
 /// An activation vector in the form that a format is multiplied by.
@@ -136,7 +125,7 @@ struct Head {
     first: usize,
     band: Vec<u8>,
     file: File,
-    random: Random,
+    random: Rng,
 }
 
 impl Head {
@@ -144,7 +133,7 @@ impl Head {
     fn new(ty: GgmlType, rows: usize, cols: usize, most: u64) -> Self {
         let format = format::of(ty).expect("a format that runs");
         let row_bytes = format.geometry().row_bytes(cols).expect("whole blocks");
-        let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (rows * 31 + cols) as u64);
+        let mut random = Rng::new((rows * 31 + cols) as u64);
         let tile = TILE as usize;
         let first = rows.saturating_sub(most as usize / row_bytes).next_multiple_of(tile);
         let band = weights(format, rows - first, cols, &mut random);
@@ -263,7 +252,7 @@ fn a_model_with_a_head_in_our_own_format() {
     let folder = tempfile::tempdir().expect("a folder");
     let (dim, vocab) = (256, 1003);
     let format = format::of(GgmlType::Q4_0S).expect("a format that runs");
-    let mut head = weights(format, vocab, dim, &mut Random(7));
+    let mut head = weights(format, vocab, dim, &mut Rng::new(7));
     // Ordinary scales only: with huge ones every answer would be the same token.
     for block in head.chunks_exact_mut(130) {
         block[1] = block[1] & 0x83 | 0x1c;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use half::f16;
 use tempfile::TempDir;
 use twinband::gpu::{Activations, Backend, Gpu, GpuOptions, HeadMatrix, Input, Mode, Patience, Status};
+use twinband::sample::Rng;
 
 /// Rows of the matrix: the last tile is not full.
 pub const ROWS: u32 = 1003;
@@ -32,18 +33,6 @@ pub fn worker() -> PathBuf {
         path.display()
     );
     path
-}
-
-/// A generator of numbers that are the same every time.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
 }
 
 /// Quantised activations.
@@ -82,16 +71,16 @@ impl Fixture {
     pub fn again(format: u32, dir: &Path) -> Self {
         let block = if format == 2 { 18 } else { 34 };
         let row_bytes = COLS / 32 * block;
-        let mut random = Random(0x2545_f491_4f6c_dd1d + u64::from(format));
+        let mut random = Rng::new(u64::from(format));
         let mut weights = Vec::new();
         for _ in 0..ROWS as usize * COLS / 32 {
-            let scale = match random.next() % 8 {
-                0 => f16::from_bits((random.next() % 1024) as u16), // zero or subnormal
+            let scale = match random.bits() % 8 {
+                0 => f16::from_bits((random.bits() % 1024) as u16), // zero or subnormal
                 1 => f16::from_f32(-60000.0),
-                _ => f16::from_f32((random.next() % 2001) as f32 / 1000.0 - 1.0),
+                _ => f16::from_f32((random.bits() % 2001) as f32 / 1000.0 - 1.0),
             };
             weights.extend(scale.to_le_bytes());
-            weights.extend((2..block).map(|_| random.next() as u8));
+            weights.extend((2..block).map(|_| random.bits() as u8));
         }
         Self { dir: dir.to_owned(), _temporary: None, format, row_bytes, weights }
     }
@@ -126,10 +115,10 @@ impl Fixture {
 
     /// The n-th of many inputs.
     pub fn input(&self, n: u64) -> Activation {
-        let mut random = Random(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut random = Rng::new(n);
         let codes: Vec<i8> =
-            (0..COLS).map(|_| (random.next() % 255) as i16 as i8).map(|c| c.max(-127)).collect();
-        let scales = (0..COLS / 32).map(|_| (random.next() % 1000) as f32 / 333.0).collect();
+            (0..COLS).map(|_| (random.bits() % 255) as i16 as i8).map(|c| c.max(-127)).collect();
+        let scales = (0..COLS / 32).map(|_| (random.bits() % 1000) as f32 / 333.0).collect();
         let sums = codes.chunks(16).map(|c| c.iter().map(|&c| i16::from(c)).sum()).collect();
         Activation { codes, scales, sums }
     }

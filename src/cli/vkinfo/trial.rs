@@ -16,6 +16,7 @@ use crate::kernel::isa::Isa;
 use crate::kernel::op::matmul::{Input, Scratch, matmul};
 use crate::kernel::op::quantize::Quantised;
 use crate::kernel::par::Cols;
+use crate::sample::Rng;
 
 /// The formats tried: one whose codes are unpacked, and one whose codes are bytes.
 const FORMATS: [GgmlType; 2] = [GgmlType::Q4_0, GgmlType::Q8_0];
@@ -189,8 +190,8 @@ fn codes(x: &[f32]) -> Quantised {
 
 /// Random numbers, numbers that are all equal, and numbers of extreme sizes.
 fn vectors(cols: usize) -> [Vec<f32>; 3] {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    let mut signed = || (random.next() >> 40) as f32 / (1 << 23) as f32 - 1.0;
+    let mut random = Rng::new(0);
+    let mut signed = || (random.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0;
     let any = (0..cols).map(|_| signed()).collect();
     // Blocks of 32 share a scale: three kinds of them in turn.
     let extreme = (0..cols).map(|i| signed() * [1e-30, 1.0, 1e15][i / 32 % 3]).collect();
@@ -199,29 +200,17 @@ fn vectors(cols: usize) -> [Vec<f32>; 3] {
 
 /// Random blocks of `block` bytes with an f16 scale at the front: mostly ordinary, some zero or subnormal.
 fn weights(bytes: usize, block: usize) -> Vec<u8> {
-    let mut random = Random(0x2545_f491_4f6c_dd1d);
-    let mut out: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
+    let mut random = Rng::new(1);
+    let mut out: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| random.bits().to_le_bytes()).collect();
     out.truncate(bytes);
     for block in out.chunks_exact_mut(block) {
-        let n = random.next();
+        let n = random.bits();
         // Bits of an f16: a subnormal one, or one from 2^-10 to 2^-7 of either sign.
         let scale =
             if n.is_multiple_of(16) { (n >> 8) as u16 & 0x3ff } else { (n >> 8) as u16 & 0x8bff | 0x1400 };
         block[..2].copy_from_slice(&scale.to_le_bytes());
     }
     out
-}
-
-/// xorshift64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
 }
 
 /// A file of these bytes that is gone when nobody has it open any more.
