@@ -69,7 +69,7 @@ pub(super) struct Subject {
 
 impl Subject {
     pub(super) fn new(store: Store, options: &GpuOptions) -> Self {
-        Self { store, key: key(options, manifests) }
+        Self { store, key: key(options, found) }
     }
 
     /// Why it is not to be tried.
@@ -94,25 +94,25 @@ impl Subject {
 }
 
 /// All that a verdict depends on.
-fn key(options: &GpuOptions, manifests: impl FnOnce() -> Vec<PathBuf>) -> Vec<String> {
+fn key(options: &GpuOptions, manifests: impl FnOnce() -> Vec<Manifest>) -> Vec<String> {
     let mut key =
         vec![format!("engine {BUILD}"), format!("device {}", options.device.as_deref().unwrap_or("any"))];
     match (&options.backend, &options.driver) {
         (Backend::Null(orders), _) => key.push(format!("null {orders}")),
-        (Backend::Vulkan, Driver::Manifest(path)) => key.extend(identity(Path::new(path))),
+        (Backend::Vulkan, Driver::Manifest(path)) => key.extend(identity(&manifest::read(path.as_ref()))),
         (Backend::Vulkan, driver @ (Driver::Loader | Driver::Direct)) => {
             key.push(format!("driver {driver:?}"));
-            key.extend(manifests().iter().flat_map(|path| identity(path)));
+            key.extend(manifests().iter().flat_map(identity));
         }
     }
     key
 }
 
 /// A driver: its manifest and the library that this names. An update may leave the manifest as it was.
-fn identity(path: &Path) -> Vec<String> {
-    let manifest = format!("manifest {}", stamp(path));
-    let library = manifest::read(path).library.ok();
-    let library = library.and_then(|library| manifest::library_file(&library, &variable));
+fn identity(manifest: &Manifest) -> Vec<String> {
+    let library = manifest.library.as_ref().ok();
+    let library = library.and_then(|library| manifest::library_file(library, &variable));
+    let manifest = format!("manifest {}", stamp(&manifest.path));
     [manifest].into_iter().chain(library.map(|file| format!("library {}", stamp(&file)))).collect()
 }
 
@@ -128,7 +128,11 @@ fn stamp(path: &Path) -> String {
 
 /// The manifests that a loader would read, in its order.
 pub fn manifests() -> Vec<PathBuf> {
-    manifest::all(&variable).into_iter().map(|Manifest { path, .. }| path).collect()
+    found().into_iter().map(|manifest| manifest.path).collect()
+}
+
+fn found() -> Vec<Manifest> {
+    manifest::all(&variable)
 }
 
 fn variable(name: &str) -> Option<OsString> {
@@ -229,7 +233,7 @@ mod tests {
     #[test]
     fn the_key_names_all_that_it_depends_on() {
         let base = GpuOptions::default();
-        let manifests = || vec![PathBuf::from("/a.json"), PathBuf::from("/b.json")];
+        let manifests = || ["/a.json", "/b.json"].map(|path| manifest::read(path.as_ref())).into();
         let of = |options: &GpuOptions| key(options, manifests);
         let text = of(&base).join("\n");
         for part in [BUILD, "Loader", "/a.json", "/b.json"] {
