@@ -307,11 +307,9 @@ impl Drop for Gpu {
         self.tell(Command::Stop);
         // The program may end now: a wrong number has to be on record before. That takes a file, not a driver.
         let deadline = Instant::now() + RECORD;
-        // Its thread ends when it is done.
-        while let Some((_, events)) = self.supervisor.as_ref().filter(|_| self.status.mismatches > 0) {
-            if events.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err() {
-                break;
-            }
+        if let Some((_, events)) = self.supervisor.as_ref().filter(|_| self.status.mismatches > 0) {
+            // Its thread ends when it is done.
+            while events.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
         }
     }
 }
