@@ -299,7 +299,7 @@ impl Seen {
         let api = device.api_version;
         Found {
             number,
-            uuid: uuid(&device),
+            uuid: device.uuid_text(),
             kind: match device.kind {
                 DeviceKind::Discrete => "discrete",
                 DeviceKind::Integrated => "integrated",
@@ -326,11 +326,6 @@ impl Seen {
             name: device.name,
         }
     }
-}
-
-/// 32 hex digits.
-fn uuid(device: &Device) -> String {
-    device.uuid.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn verdicts(store: &Store) -> Vec<Verdict> {

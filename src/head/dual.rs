@@ -345,9 +345,8 @@ impl Dual {
 
     fn key(&self) -> Vec<String> {
         let status = self.gpu.status();
-        let (uuid, driver) = status.device.as_ref().map_or_else(Default::default, |d| {
-            (d.uuid.iter().map(|b| format!("{b:02x}")).collect::<String>(), d.driver_version)
-        });
+        let device = status.device.as_ref();
+        let (uuid, driver) = device.map_or_else(Default::default, |d| (d.uuid_text(), d.driver_version));
         vec![uuid, driver.to_string(), self.vocab.to_string(), self.threads.to_string()]
     }
 

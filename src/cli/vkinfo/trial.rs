@@ -56,7 +56,7 @@ pub struct Trial {
 pub fn run(options: &GpuOptions, driver: &Driver, device: &Device) -> Vec<Trial> {
     let options = GpuOptions {
         driver: driver.clone(),
-        device: Some(super::uuid(device)),
+        device: Some(device.uuid_text()),
         limits: Limits { silence: PATIENCE, ..Limits::default() },
         ..options.clone()
     };

@@ -112,6 +112,13 @@ pub struct Device {
     pub unfit: Option<String>,
 }
 
+impl Device {
+    /// The UUID as 32 hex digits.
+    pub fn uuid_text(&self) -> String {
+        self.uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
 /// Kinds of device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeviceKind {

@@ -1,7 +1,6 @@
 //! Which of several devices to use. Decisions only.
 
 use std::cmp::Reverse;
-use std::fmt::Write as _;
 
 use twinband_protocol::{Device, DeviceKind, Fault, FaultCode};
 
@@ -54,7 +53,7 @@ fn rank(kind: DeviceKind) -> u8 {
 fn named(devices: &[&Device], wanted: &str) -> Option<usize> {
     let wanted = wanted.trim().to_lowercase();
     let hex: String = wanted.chars().filter(|c| *c != '-').collect();
-    if let Some(i) = devices.iter().position(|d| uuid_text(&d.uuid) == hex) {
+    if let Some(i) = devices.iter().position(|d| d.uuid_text() == hex) {
         return Some(i);
     }
     if let Ok(index) = wanted.parse::<usize>()
@@ -68,14 +67,6 @@ fn named(devices: &[&Device], wanted: &str) -> Option<usize> {
     matching
         .max_by_key(|(i, name)| (*name == wanted, Reverse(rank(devices[*i].kind)), Reverse(*i)))
         .map(|(i, _)| i)
-}
-
-/// A UUID as 32 hex digits.
-pub(super) fn uuid_text(uuid: &[u8; 16]) -> String {
-    uuid.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 fn list(devices: &[&Device]) -> String {
