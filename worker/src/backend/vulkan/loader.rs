@@ -9,10 +9,10 @@ use std::path::Path;
 
 use ash::vk;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use twinband_protocol::manifest::Manifest;
 use twinband_protocol::{Fault, FaultCode};
 
 use super::fault::{fault, name};
-use twinband_protocol::manifest::Manifest;
 
 /// The interface between loader and driver that is spoken here, see Vulkan's LoaderDriverInterface document.
 const INTERFACE_VERSION: u32 = 5;

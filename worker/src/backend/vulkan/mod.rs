@@ -1,8 +1,8 @@
 //! The Vulkan backend: rows of a matrix in a device's memory, multiplied by shaders that give the bits the CPU would.
 //!
-//! In the order of use: the protocol's `manifest` finds drivers, `loader` opens one, `instance` lists its devices, `select` picks one,
-//! `device` opens it; `layout` says where rows lie, `memory` and `heap` find room, `upload` brings them there,
-//! `pipeline` makes shaders ready, `matrix` runs jobs.
+//! In the order of use: the protocol's `manifest` finds drivers, `loader` opens one, `instance` lists its devices,
+//! `select` picks one, `device` opens it; `layout` says where rows lie, `memory` and `heap` find room, `upload` brings
+//! them there, `pipeline` makes shaders ready, `matrix` runs jobs.
 //!
 //! Every call may fail. A failure becomes a `Fault`, after which nothing more is called.
 
@@ -21,7 +21,6 @@ use super::Backend;
 use crate::backend::vulkan::device::Gpu;
 use crate::backend::vulkan::fault::fault;
 use crate::backend::vulkan::instance::{Found, Instance};
-
 use crate::backend::vulkan::matrix::Matrix;
 use crate::backend::vulkan::options::Options;
 use crate::backend::vulkan::pace::Pace;
