@@ -164,7 +164,7 @@ impl Dual {
 
     /// The CPU's time for the whole head, from the last tokens; zero if there were none.
     pub fn cpu_head(&self) -> Duration {
-        seconds(median(&self.cpu_row) * self.vocab as f64)
+        seconds(usual(&self.cpu_row, self.vocab))
     }
 
     /// The times of up to `n` jobs without rows: what a job costs that computes nothing. None where there is no worker.
@@ -279,10 +279,11 @@ impl Dual {
         checksum.fold(w, self.vocab.div_ceil(64));
         let (tile, most) = (TILE as usize, loaded.len());
         let rows = if let Some(share) = self.options.share {
+            let rows = forced_rows(self.vocab, tile, share, most);
             if !self.settled {
-                self.settle(forced_rows(self.vocab, tile, share, most));
+                self.settle(rows);
             }
-            forced_rows(self.vocab, tile, share, most)
+            rows
         } else {
             if self.calibration.is_none() {
                 let known = self.store.load::<usize>("split", &self.key());
@@ -329,15 +330,14 @@ impl Dual {
         let Some(rows) = self.unreported else { return };
         let (cut, vocab) = (self.vocab - rows, self.vocab);
         let rates = self.calibration.as_ref().and_then(Calibration::rates);
-        let times = match rates.map(|r| (r.cpu_row * vocab as f64, r.device(vocab))) {
-            Some((tc, tg)) => format!(" tc={:.2}ms tg={:.2}ms", 1e3 * tc, 1e3 * tg),
-            None if rows == 0 => String::new(),
+        let heads = match rates {
+            Some(r) => Some((r.cpu_row * vocab as f64, r.device(vocab))),
+            None if rows == 0 => None,
             None if self.answered < FIRST_JOBS => return,
-            None => {
-                let (tc, tg) = (self.cpu_ms(vocab), 1e3 * median(&self.device_row) * vocab as f64);
-                format!(" tc={tc:.2}ms tg={tg:.2}ms")
-            }
+            None => Some((usual(&self.cpu_row, vocab), usual(&self.device_row, vocab))),
         };
+        let times =
+            heads.map_or(String::new(), |(tc, tg)| format!(" tc={:.2}ms tg={:.2}ms", 1e3 * tc, 1e3 * tg));
         let verdict = if rows == 0 { ": the device is no faster, the CPU computes all" } else { "" };
         (self.notify)(&format!("[gpu] dual band: cpu=[0..{cut}) gpu=[{cut}..{vocab}){times}{verdict}"));
         self.unreported = None;
@@ -350,19 +350,14 @@ impl Dual {
         vec![uuid, driver.to_string(), self.vocab.to_string(), self.threads.to_string()]
     }
 
-    fn cpu_ms(&self, rows: usize) -> f64 {
-        1e3 * median(&self.cpu_row) * rows as f64
-    }
-
     /// How long the device is waited for, from the submission on.
     fn patience(&self) -> Duration {
-        let rows = self.rows as f64;
         let job = Job {
             answered: self.answered,
             late: self.late,
             forced: self.options.share.is_some(),
-            cpu: seconds(median(&self.cpu_row) * rows),
-            device: seconds(median(&self.device_row) * rows),
+            cpu: seconds(usual(&self.cpu_row, self.rows)),
+            device: seconds(usual(&self.device_row, self.rows)),
         };
         job.patience()
     }
@@ -466,6 +461,11 @@ impl Dual {
 
 fn done(finite: bool, position: usize) -> Result<(), EvalError> {
     if finite { Ok(()) } else { Err(super::non_finite(position, "a logit")) }
+}
+
+/// The seconds that so many rows take as a rule, from those that one took.
+fn usual(row: &[f64], rows: usize) -> f64 {
+    median(row) * rows as f64
 }
 
 /// Seconds as a duration; nothing measured can be too long for one.
