@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::cli::report::median;
 use crate::gpu::{
-    Activations, Device, DeviceKind, Done, Driver, Gpu, GpuOptions, HeadMatrix, Input as Job, Limits, State,
+    Activations, Device, DeviceKind, Done, Driver, Gpu, GpuOptions, HeadMatrix, Input as Job, Limits,
 };
 use crate::kernel::format::{self, ActBlock, GgmlType, Matrix};
 use crate::kernel::isa::Isa;
@@ -149,21 +149,12 @@ impl Trial {
 /// Waits until the worker takes jobs; returns the rows that it has.
 fn start(gpu: &mut Gpu, options: &GpuOptions) -> Result<std::ops::Range<u32>, String> {
     let patience = &options.patience;
-    let patience = patience.greeting + patience.open + patience.load;
-    let deadline = Instant::now() + patience;
-    let mut status = gpu.settle(patience).clone();
-    // Too little memory is followed at once by another try with half of the rows.
-    while status.state == State::Lost && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(20));
-        if gpu.poll(Instant::now()).state == State::Lost {
-            break;
-        }
-        status = gpu.settle(patience).clone();
-    }
+    let status = gpu.settle(patience.greeting + patience.open + patience.load);
     if status.rows.is_empty() {
-        return Err(status.last_fault.unwrap_or_else(|| "it was not ready in time".to_owned()));
+        let fault = status.last_fault.clone();
+        return Err(fault.unwrap_or_else(|| "it was not ready in time".to_owned()));
     }
-    Ok(status.rows)
+    Ok(status.rows.clone())
 }
 
 /// The device's products of as many rows as there is room for in `out`.
