@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::cli::gpu::Quantiles;
 use crate::cli::report::median;
 use crate::gpu::{
     Activations, Device, DeviceKind, Done, Driver, Gpu, GpuOptions, HeadMatrix, Input as Job, Limits,
@@ -138,10 +139,9 @@ impl Trial {
         if device > 0.0 {
             self.gbps = Some(w.bytes().len() as f64 / device / 1e3);
         }
-        let mut empty = micros(&repeat(&mut [])?, |done| done.total);
-        empty.sort_by(f64::total_cmp);
-        self.empty_us = Some(median(&empty));
-        self.empty_us_p99 = empty.get(empty.len() * 99 / 100).copied();
+        let empty = Quantiles::new(repeat(&mut [])?.iter().map(|done| done.total));
+        self.empty_us = empty.map(|us| us.p50);
+        self.empty_us_p99 = empty.map(|us| us.p99);
         Ok(())
     }
 }
