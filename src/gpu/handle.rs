@@ -12,13 +12,13 @@ use twinband_protocol::TILE;
 use super::client::{Client, Done, Input, Ticket};
 use super::policy::{Kind, Lateness};
 use super::supervisor::{Command, Event, Ready, Supervisor, suffix};
-use super::{GpuOptions, HeadMatrix, Lost, Mode, State, Status};
+use super::{GpuOptions, HeadMatrix, Lost, Mode, Patience, State, Status};
 
 /// How long the end of the program may wait for a verdict to be written.
 const RECORD: Duration = Duration::from_millis(500);
 
-/// A worker, or the hope for one. Nothing here waits, but for [`Gpu::wait`] and [`Gpu::settle`], which are told how
-/// long. Dropping it ends the worker.
+/// A worker, or the hope for one. Nothing here waits, but for [`Gpu::wait`], [`Gpu::settle`] and [`Gpu::loaded`], which
+/// are told how long. Dropping it ends the worker.
 #[derive(Debug)]
 pub struct Gpu {
     status: Status,
@@ -131,6 +131,16 @@ impl Gpu {
             }
         }
         &self.status
+    }
+
+    /// Waits as long as a start may take; returns the rows that the worker has, or why there is none.
+    pub fn loaded(&mut self, patience: &Patience) -> Result<Range<u32>, String> {
+        let status = self.settle(patience.greeting + patience.open + patience.load);
+        if status.rows.is_empty() {
+            let fault = status.last_fault.clone();
+            return Err(fault.unwrap_or_else(|| "it was not ready in time".to_owned()));
+        }
+        Ok(status.rows.clone())
     }
 
     /// How many rows the worker should get is settled. Only the state that is reported depends on it.

@@ -134,14 +134,7 @@ impl Dual {
             decoded: Vec::new(),
         };
         if mode == Mode::On {
-            let p = dual.options.gpu.patience;
-            let status = dual.gpu.settle(p.greeting + p.open + p.load);
-            if status.rows.is_empty() {
-                let cause = status.last_fault.clone();
-                return Err(Unusable {
-                    cause: cause.unwrap_or_else(|| "it was not ready in time".to_owned()),
-                });
-            }
+            dual.gpu.loaded(&dual.options.gpu.patience).map_err(|cause| Unusable { cause })?;
         }
         dual.tell();
         Ok(dual)

@@ -97,7 +97,7 @@ impl Trial {
             activations: Activations::Q8 { block: 32 },
         };
         let mut gpu = Gpu::start(options.clone(), matrix, 1.0);
-        let loaded = start(&mut gpu, options)?;
+        let loaded = gpu.loaded(&options.patience)?;
         self.rows = loaded.len();
         let w = w.part(loaded.start as usize..loaded.end as usize);
         self.compare(&mut gpu, w, loaded.start)?;
@@ -144,17 +144,6 @@ impl Trial {
         self.empty_us_p99 = empty.map(|us| us.p99);
         Ok(())
     }
-}
-
-/// Waits until the worker takes jobs; returns the rows that it has.
-fn start(gpu: &mut Gpu, options: &GpuOptions) -> Result<std::ops::Range<u32>, String> {
-    let patience = &options.patience;
-    let status = gpu.settle(patience.greeting + patience.open + patience.load);
-    if status.rows.is_empty() {
-        let fault = status.last_fault.clone();
-        return Err(fault.unwrap_or_else(|| "it was not ready in time".to_owned()));
-    }
-    Ok(status.rows.clone())
 }
 
 /// The device's products of as many rows as there is room for in `out`.
