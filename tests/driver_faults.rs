@@ -7,11 +7,10 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::driver::{Guard, Outcome, Place, drivers, fake_icd, lavapipe, workers};
+use common::driver::{Outcome, Place, drivers, fake_icd, lavapipe, workers};
 use common::gpu::{LONG, signal};
 
 /// A device that takes part from the first token on, or the program says why not.
@@ -360,19 +359,9 @@ fn the_longest_gap_between_two_tokens() {
     let place = Place::new(false);
     let Some(driver) = lavapipe() else { return };
     let gap = |fault: &str, args: &[&str]| {
-        let mut command = place.with(&driver, &place.fresh(), fault, &[args, &["--stats"]].concat());
-        let mut child =
-            Guard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts"));
-        let mut out = child.0.stdout.take().expect("a pipe");
-        let (mut buffer, mut longest, mut last) = ([0; 4096], Duration::ZERO, None::<Instant>);
-        while let Ok(1..) = out.read(&mut buffer) {
-            longest = longest.max(last.map_or(Duration::ZERO, |last| last.elapsed()));
-            last = Some(Instant::now());
-        }
-        let lines = BufReader::new(child.0.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
-        let digest = lines.filter_map(|line| Some(line.strip_prefix("digest")?.trim().to_owned())).last();
-        assert_eq!(digest.as_deref(), place.cpu["digest"].as_str(), "{fault}");
-        longest
+        let command = place.with(&driver, &place.fresh(), fault, &[args, &["--stats"]].concat());
+        let longest = place.gaps(command, fault).0.last().copied().unwrap_or_default();
+        Duration::from_secs_f64(longest / 1e3)
     };
     println!("CPU only: {:?}", gap("", &["--gpu", "off"]));
     println!("no fault: {:?}", gap("", &ON));

@@ -4,12 +4,9 @@
 
 mod common;
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Instant;
 
-use common::driver::{Guard, Outcome, Place, Software, lavapipe, swiftshader};
+use common::driver::{Outcome, Place, Software, lavapipe, swiftshader};
 
 const GREEDY: [&str; 2] = ["--temp", "0"];
 const SAMPLED: [&str; 4] = ["--temp", "0.8", "--seed", "7"];
@@ -179,23 +176,6 @@ fn no_fault_changes_the_text_of_a_real_model() {
     }
 }
 
-/// The gaps between pieces of text, in ms and ascending, and what `--stats` said.
-fn gaps(mut command: Command) -> (Vec<f64>, String) {
-    let mut child =
-        Guard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts"));
-    let mut out = child.0.stdout.take().expect("a pipe");
-    let (mut buffer, mut gaps, mut last) = ([0; 4096], Vec::new(), None::<Instant>);
-    while let Ok(1..) = out.read(&mut buffer) {
-        let now = Instant::now();
-        gaps.extend(last.map(|last| 1e3 * (now - last).as_secs_f64()));
-        last = Some(now);
-    }
-    gaps.sort_by(f64::total_cmp);
-    let mut said = String::new();
-    child.0.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
-    (gaps, said)
-}
-
 /// V16: what a user sees of a device that hangs: the longest gap is the usual one, the deadline, and one head on the CPU.
 #[test]
 fn the_longest_gap_when_the_device_hangs() {
@@ -207,10 +187,8 @@ fn the_longest_gap_when_the_device_hangs() {
         for share in ["0.005", "0.2"] {
             let run = |fault: &str| {
                 let args = [&["--gpu", "on", "--gpu-share", share, "--stats"], &tokens[..]].concat();
-                let (gaps, said) = gaps(place.with(&driver, &place.fresh(), fault, &args));
-                let digest = said.lines().find_map(|line| Some(line.strip_prefix("digest")?.trim()));
-                assert_eq!(digest, place.cpu["digest"].as_str(), "{name}, {fault}: {said}");
-                (gaps, said)
+                let command = place.with(&driver, &place.fresh(), fault, &args);
+                place.gaps(command, &format!("{name}, {fault}"))
             };
             let (usual, _) = run("");
             let median = usual[usual.len() / 2];

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every test program compiles this file and uses a part of it")]
 
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -256,6 +257,26 @@ impl Place {
         for field in ["text", "tokens", "digest"] {
             assert_eq!(outcome.json[field], self.cpu[field], "{what}: {field}; {}", outcome.gpu());
         }
+    }
+
+    /// Runs the program, with `--stats`, to its end: the gaps between pieces of text, in ms and ascending, and what was
+    /// said. The digest is the CPU's.
+    pub fn gaps(&self, mut command: Command, what: &str) -> (Vec<f64>, String) {
+        let mut child =
+            Guard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts"));
+        let mut out = child.0.stdout.take().expect("a pipe");
+        let (mut buffer, mut gaps, mut last) = ([0; 4096], Vec::new(), None::<Instant>);
+        while let Ok(1..) = out.read(&mut buffer) {
+            let now = Instant::now();
+            gaps.extend(last.map(|last| 1e3 * (now - last).as_secs_f64()));
+            last = Some(now);
+        }
+        gaps.sort_by(f64::total_cmp);
+        let mut said = String::new();
+        child.0.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+        let digest = said.lines().find_map(|line| Some(line.strip_prefix("digest")?.trim()));
+        assert_eq!(digest, self.cpu["digest"].as_str(), "{what}: {said}");
+        (gaps, said)
     }
 }
 
