@@ -5,9 +5,11 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+use common::driver::lavapipe;
 use common::gpu::worker;
+use common::place::{good, refused};
 use serde_json::Value;
 use tempfile::TempDir;
 use twinband::gpu::{Store, Verdict};
@@ -72,7 +74,7 @@ impl Place {
 
     fn text(&self, manifests: &[&Path], args: &[&str]) -> String {
         let output = self.command(manifests, args).output().expect("the program starts");
-        checked(&output)
+        good(&output)
     }
 
     fn json(&self, manifests: &[&Path], args: &[&str]) -> Value {
@@ -81,22 +83,9 @@ impl Place {
     }
 }
 
-/// Standard output of a run that could look.
-fn checked(output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    String::from_utf8(output.stdout.clone()).expect("UTF-8")
-}
-
 /// The manifest of a driver that works without a GPU, if this machine has one.
 fn software() -> Option<PathBuf> {
-    let entries = fs::read_dir("/usr/share/vulkan/icd.d").ok()?;
-    let mut paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let found = paths.find(|path| path.to_string_lossy().contains("lvp_icd"));
-    if found.is_none() {
-        println!("skipped: there is no lavapipe here (package mesa-vulkan-drivers)");
-    }
-    found
+    lavapipe().map(|driver| driver.manifest)
 }
 
 /// The state of a manifest in a report, and what is said about it.
@@ -223,7 +212,7 @@ fn variables_are_shown() {
             .env("VK_INSTANCE_LAYERS", "VK_LAYER_x")
             .env("VK_LOADER_DEBUG", "error")
             .env("LVP_POISON_MEMORY", "1");
-        checked(&command.output().expect("the program starts"))
+        good(&command.output().expect("the program starts"))
     };
     let text = run(&[]);
     for line in [
@@ -269,7 +258,6 @@ fn no_worker() {
         .args(["vkinfo", "--worker", "/nonexistent/worker"])
         .output()
         .expect("the program starts");
-    assert_eq!(output.status.code(), Some(1));
-    let text = String::from_utf8_lossy(&output.stderr);
+    let text = refused(&output);
     assert!(text.contains("/nonexistent/worker") && text.contains("--worker"), "{text}");
 }

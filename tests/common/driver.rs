@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use twinband_protocol::manifest;
 
-use super::gpu::worker;
+use super::gpu::{pids, worker};
 use super::tiny::{Tiny, encode};
 
 /// Tokens of a run.
@@ -53,14 +54,7 @@ fn known(name: &'static str, variable: &str, manifest: Option<PathBuf>) -> Optio
         );
         return None;
     };
-    let text = fs::read_to_string(&manifest).expect("a manifest");
-    let json: Value = serde_json::from_str(&text).expect("a manifest in JSON");
-    let library = PathBuf::from(json["ICD"]["library_path"].as_str().expect("a library"));
-    // A path with a slash is relative to the manifest; joining leaves absolute paths alone.
-    let library = match library.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => manifest.parent().unwrap_or(Path::new("")).join(library),
-        _ => library,
-    };
+    let library = manifest::read(&manifest).library.expect("a library");
     Some(Software { name, manifest, library })
 }
 
@@ -288,9 +282,7 @@ pub fn workers(log: &Path) -> Vec<u32> {
         let ours = environment.split(|b| *b == 0).any(|v| v == wanted.as_bytes());
         ours && fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("twinband-worker"))
     };
-    let entries = fs::read_dir("/proc").expect("the process table");
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(is_worker).collect()
+    pids().filter(is_worker).collect()
 }
 
 /// The program is gone: soon its workers are, too.
@@ -303,7 +295,7 @@ fn wait_until_none(log: &Path) {
 }
 
 /// Kills a program when a test fails half-way.
-pub struct Guard(pub Child);
+struct Guard(Child);
 
 impl Drop for Guard {
     fn drop(&mut self) {

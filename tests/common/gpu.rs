@@ -166,16 +166,21 @@ impl Fixture {
     }
 }
 
+/// The number of every process.
+pub fn pids() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").expect("the process table");
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
 /// State letter, parent and number of every process.
 fn processes() -> Vec<(char, u32, u32)> {
-    let entries = fs::read_dir("/proc").expect("the process table");
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter_map(|pid| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-        Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?, pid))
-    })
-    .collect()
+    pids()
+        .filter_map(|pid| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+            Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?, pid))
+        })
+        .collect()
 }
 
 /// Ended children of a process that it has not taken notice of.
