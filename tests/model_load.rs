@@ -139,9 +139,9 @@ fn bad_requests_are_errors_and_leave_the_state_as_it_was() {
     let file = File::from_bytes(Tiny::new().build()).expect("a GGUF");
     let model = Model::load(&file).expect("a model");
     let options = EngineOptions { ctx: 4, ..EngineOptions::new(&model, 2) };
-    let no_ctx = Engine::plan(&model, &EngineOptions { ctx: 0, ..options });
+    let no_ctx = Engine::plan(&model.outline, &EngineOptions { ctx: 0, ..options });
     assert!(matches!(no_ctx, Err(StateError::Context { ctx: 0, .. })));
-    let too_much = Engine::plan(&model, &EngineOptions { ctx: usize::MAX, ..options });
+    let too_much = Engine::plan(&model.outline, &EngineOptions { ctx: usize::MAX, ..options });
     assert!(matches!(too_much, Err(StateError::Context { .. })));
     let mut engine = Engine::new(model, &options).expect("memory");
     assert_eq!(engine.logits().err(), Some(EvalError::NoToken));
@@ -157,7 +157,7 @@ fn memory_that_cannot_be_had_is_an_error() {
     let file = File::from_bytes(Tiny::new().build()).expect("a GGUF");
     let model = Model::load(&file).expect("a model");
     let options = EngineOptions { ctx: 1 << 45, ..EngineOptions::new(&model, 1) };
-    assert!(Engine::plan(&model, &options).is_ok());
+    assert!(Engine::plan(&model.outline, &options).is_ok());
     let Err(error) = Engine::new(model, &options) else { panic!("a petabyte") };
     assert!(error.to_string().contains("no memory for"), "{error}");
 }

@@ -66,7 +66,7 @@ impl<'f> Loaded<'f> {
         if chosen.ctx > trained {
             ui.warn(format_args!("--ctx {} is more than the {trained} tokens the model was trained on: text beyond is likely poor", chosen.ctx));
         }
-        let plan = Engine::plan(&model, &chosen)?;
+        let plan = Engine::plan(&model.outline, &chosen)?;
         let (kv, buffers) = (plan.kv_bytes as u64, plan.buffer_bytes as u64);
         let sizes = format!(
             "KV cache {} for {} tokens, buffers {}, file {} mapped",

@@ -4,7 +4,7 @@ use super::Head;
 use super::dual::{Dual, DualOptions, Notify, Unusable};
 use crate::kernel::isa::Isa;
 use crate::kernel::par::{Team, TeamError};
-use crate::model::{self, EvalError, KvType, Model, Plan, State, StateError, StateOptions};
+use crate::model::{self, Config, EvalError, KvType, Model, Outline, Plan, State, StateError, StateOptions};
 
 /// How a model is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +29,13 @@ impl EngineOptions {
 
     /// The defaults for `model` on `threads` threads.
     pub fn new(model: &Model<'_>, threads: usize) -> Self {
+        Self::of(&model.config, threads)
+    }
+
+    /// The defaults for models of this shape on `threads` threads.
+    pub fn of(config: &Config, threads: usize) -> Self {
         Self {
-            ctx: model.config.train_ctx.min(Self::CTX),
+            ctx: config.train_ctx.min(Self::CTX),
             kv: KvType::default(),
             exact: false,
             threads,
@@ -69,10 +74,11 @@ pub struct Engine<'f> {
 }
 
 impl<'f> Engine<'f> {
-    /// How much memory [`Engine::new`] takes; known before any is taken.
-    pub fn plan(model: &Model<'_>, options: &EngineOptions) -> Result<Plan, StateError> {
-        let plan = State::plan(model, &options.state())?;
-        let head = Head::bytes(model, options.exact, options.threads) + model.config.vocab * size_of::<f32>();
+    /// How much memory [`Engine::new`] takes for a model of this outline; known before any is taken.
+    pub fn plan(outline: &Outline, options: &EngineOptions) -> Result<Plan, StateError> {
+        let plan = State::plan(outline, &options.state())?;
+        let logits = outline.config.vocab * size_of::<f32>();
+        let head = Head::bytes(outline, options.exact, options.threads) + logits;
         Ok(Plan { buffer_bytes: plan.buffer_bytes + head, ..plan })
     }
 

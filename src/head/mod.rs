@@ -17,7 +17,7 @@ use crate::kernel::op::map::map;
 use crate::kernel::op::matmul::{Input, ROW_UNIT, Scratch, matmul};
 use crate::kernel::op::quantize::{Q8, SUM, quantize};
 use crate::kernel::par::{Cols, Shared, Team};
-use crate::model::{EvalError, Model};
+use crate::model::{EvalError, Model, Outline};
 use crate::simd;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +39,7 @@ impl Head {
 
     /// Memory for the head of `model`.
     pub fn new(model: &Model<'_>, isa: Isa, exact: bool, threads: usize) -> Self {
-        let form = if exact { None } else { model.weights.output.w.format().act() };
+        let form = if exact { None } else { model.outline.head };
         let n = if form.is_some() { model.config.dim * Self::BATCH } else { 0 };
         Self {
             isa,
@@ -52,13 +52,13 @@ impl Head {
         }
     }
 
-    /// Bytes of a head's memory.
-    pub fn bytes(model: &Model<'_>, exact: bool, threads: usize) -> usize {
-        let n = model.config.dim;
+    /// Bytes of the memory of a head for a model of this outline.
+    pub fn bytes(outline: &Outline, exact: bool, threads: usize) -> usize {
+        let n = outline.config.dim;
         let form = |b: ActBlock| {
             Self::BATCH * (n + n / b.elements() * size_of::<f32>() + n / SUM * size_of::<i16>())
         };
-        let forms = if exact { None } else { model.weights.output.w.format().act() };
+        let forms = if exact { None } else { outline.head };
         forms.map_or(0, form) + threads * Scratch::floats(n, exact) * size_of::<f32>()
     }
 

@@ -6,6 +6,7 @@ pub mod config;
 mod error;
 mod forward;
 mod kv;
+mod outline;
 mod pass;
 pub mod state;
 pub mod weights;
@@ -14,6 +15,7 @@ pub use config::Config;
 pub use error::{EvalError, LoadError, StateError};
 pub use forward::forward;
 pub use kv::KvType;
+pub use outline::Outline;
 pub use state::{Plan, State, StateOptions};
 pub use weights::Weights;
 
@@ -27,6 +29,8 @@ pub struct Model<'f> {
     pub config: Config,
     /// Views of the weights.
     pub weights: Weights<'f>,
+    /// What decides how much memory it takes.
+    pub outline: Outline,
     /// Where they lie.
     file: &'f gguf::File,
     /// Rotation of layers that see everything.
@@ -46,7 +50,8 @@ impl<'f> Model<'f> {
         let weights = Weights::load(file, &config, &mut warnings)?;
         let rope = Rope::new(&config.rope, weights.rope_factors.as_deref());
         let rope_local = config.local.as_ref().map(|l| Rope::new(&l.rope, weights.rope_factors.as_deref()));
-        Ok(Self { config, weights, file, rope, rope_local, warnings })
+        let outline = Outline::new(config.clone(), &weights);
+        Ok(Self { config, weights, outline, file, rope, rope_local, warnings })
     }
 
     /// The open file that holds the output matrix row after row, and where in it; `None` if the model is only in memory, or

@@ -1,11 +1,10 @@
 //! What changes while a model runs: the KV cache, the position, and the buffers of a batch.
 
-use super::acts::{Acts, Blocks, SharedActs};
+use super::acts::{Acts, SharedActs};
 use super::error::StateError;
 use super::kv::{Cache, KvType, SharedCache, zeros};
-use super::weights::Layer;
-use super::{Config, Model, Weights};
-use crate::kernel::format::{ActBlock, Matrix};
+use super::outline::{Forms, Outline};
+use super::{Config, Model};
 use crate::kernel::op::matmul;
 use crate::kernel::par::Shared;
 
@@ -67,21 +66,9 @@ struct Sizes {
     forms: Forms,
 }
 
-/// The int8 forms of each input.
-struct Forms {
-    x: Blocks,
-    /// Those with a second term, for values and for the feed-forward block's output.
-    x_refined: Blocks,
-    att: Blocks,
-    h: Blocks,
-    h_refined: Blocks,
-}
-
 impl Sizes {
-    fn new(config: &Config, weights: &Weights<'_>, o: &StateOptions) -> Self {
-        fn readers<'f>(w: &Weights<'f>, exact: bool, of: impl Fn(&Layer<'f>) -> Vec<Matrix<'f>>) -> Blocks {
-            if exact { [None, None] } else { Weights::forms(w.layers.iter().flat_map(of)) }
-        }
+    fn new(outline: &Outline, o: &StateOptions) -> Self {
+        let config = &outline.config;
         Self {
             dim: config.dim,
             q: config.q_dim(),
@@ -93,15 +80,7 @@ impl Sizes {
             ropes: 1 + usize::from(config.local.is_some()),
             scores: config.group() * o.ctx,
             row: config.dim.max(config.hidden_dim).max(config.att_dim()),
-            forms: Forms {
-                x: readers(weights, o.exact, |l| vec![l.q.w, l.k.w, l.v.w, l.gate.w, l.up.w]),
-                x_refined: readers(weights, o.exact, |l| vec![l.v.w]),
-                att: readers(weights, o.exact, |l| vec![l.o.w]),
-                h: readers(weights, o.exact, |l| vec![l.down.w]),
-                // A scale shared by 256 numbers with a few large ones among them loses too much; one shared by 32 does not.
-                h_refined: readers(weights, o.exact, |l| vec![l.down.w])
-                    .map(|block| block.filter(|&block| block == ActBlock::B256)),
-            },
+            forms: if o.exact { Forms::default() } else { outline.forms },
         }
     }
 
@@ -175,23 +154,23 @@ pub(super) struct Lent<'a> {
 }
 
 impl State {
-    /// How much memory [`State::new`] takes.
-    pub fn plan(model: &Model<'_>, options: &StateOptions) -> Result<Plan, StateError> {
-        let c = &model.config;
+    /// How much memory [`State::new`] takes for a model of this outline.
+    pub fn plan(outline: &Outline, options: &StateOptions) -> Result<Plan, StateError> {
+        let c = &outline.config;
         let per_token = c.n_layers * (c.k_dim() + c.v_dim()) * options.kv.bytes();
         let max = usize::MAX / 4 / per_token.max(c.group() * 64);
         if !(1..=max).contains(&options.ctx) {
             return Err(StateError::Context { ctx: options.ctx, max });
         }
-        let buffer_bytes = Sizes::new(c, &model.weights, options).bytes(options);
+        let buffer_bytes = Sizes::new(outline, options).bytes(options);
         Ok(Plan { kv_bytes: per_token * options.ctx, buffer_bytes })
     }
 
     /// An empty state. Of the KV cache only addresses are taken; memory is when positions are filled.
     pub fn new(model: &Model<'_>, options: StateOptions) -> Result<Self, StateError> {
-        Self::plan(model, &options)?;
+        Self::plan(&model.outline, &options)?;
         let c = &model.config;
-        let s = Sizes::new(c, &model.weights, &options);
+        let s = Sizes::new(&model.outline, &options);
         let (n, cells) = (options.batch, c.n_layers * options.ctx);
         let floats = |len: usize| zeros::<f32>(n * len, "buffers");
         let worker = |_| {

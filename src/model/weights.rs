@@ -26,6 +26,8 @@ pub struct Weights<'f> {
     pub output: Linear<'f>,
     /// Divisors of the rotation's frequencies, `[n_rot / 2]`
     pub rope_factors: Option<Vec<f32>>,
+    /// Bytes of all vectors, which are copied out of the file as f32.
+    pub vector_bytes: usize,
 }
 
 /// The weights of one block. Shapes are `[outputs][inputs]`.
@@ -89,16 +91,31 @@ pub enum Then {
 impl<'f> Weights<'f> {
     /// Finds and checks every tensor. Tensors that nothing needs are named in one line of `warnings`.
     pub fn load(file: &'f File, config: &Config, warnings: &mut Vec<String>) -> Result<Self, LoadError> {
+        Self::read(file, config, warnings, true)
+    }
+
+    /// As [`Weights::load`], but looks at the header only: matrices have their formats and no rows, vectors are empty.
+    /// Good for sizes, not for computing.
+    pub(super) fn without_data(file: &'f File, config: &Config) -> Result<Self, LoadError> {
+        Self::read(file, config, &mut Vec::new(), false)
+    }
+
+    fn read(
+        file: &'f File,
+        config: &Config,
+        warnings: &mut Vec<String>,
+        with_data: bool,
+    ) -> Result<Self, LoadError> {
         let mut missing = required(config).filter(|name| file.tensor(name).is_none()).peekable();
         if missing.peek().is_some() {
             let names: Vec<String> = missing.by_ref().take(SHOWN).collect();
             return Err(LoadError::MissingTensors { names: list(&names, names.len() + missing.count()) });
         }
-        let mut load = Loader { file, used: HashSet::new() };
+        let mut load = Loader { file, with_data, used: HashSet::new(), vector_bytes: 0 };
         let weights = load.all(config)?;
         let tokens = file.meta().strings("tokenizer.ggml.tokens")?.map_or(0, |t| t.len());
-        if tokens > weights.token_embd.rows() {
-            return Err(LoadError::Vocabulary { rows: weights.token_embd.rows(), tokens });
+        if tokens > config.vocab {
+            return Err(LoadError::Vocabulary { rows: config.vocab, tokens });
         }
         let mut extra = file.tensors().iter().filter(|t| !load.used.contains(t.name.as_str())).peekable();
         if extra.peek().is_some() {
@@ -153,7 +170,10 @@ fn required(c: &Config) -> impl Iterator<Item = String> {
 
 struct Loader<'f> {
     file: &'f File,
+    /// Whether the file's data may be looked at.
+    with_data: bool,
     used: HashSet<&'f str>,
+    vector_bytes: usize,
 }
 
 impl<'f> Loader<'f> {
@@ -171,7 +191,8 @@ impl<'f> Loader<'f> {
             return Err(LoadError::Element { tensor: "rope_freqs.weight".to_owned(), index: i, value: 0.0 });
         }
         let layers = (0..c.n_layers).map(|l| self.layer(c, l)).collect::<Result<_, _>>()?;
-        Ok(Weights { token_embd, layers, output_norm, output, rope_factors })
+        let vector_bytes = self.vector_bytes;
+        Ok(Weights { token_embd, layers, output_norm, output, rope_factors, vector_bytes })
     }
 
     fn layer(&mut self, c: &Config, l: usize) -> Result<Layer<'f>, LoadError> {
@@ -221,7 +242,8 @@ impl<'f> Loader<'f> {
     }
 
     fn scale(&mut self, l: usize, part: &str) -> Result<Option<Then>, LoadError> {
-        Ok(self.optional_vector(&format!("blk.{l}.{part}.scale"), 1)?.map(|s| Then::Scale(s[0])))
+        let scale = self.optional_vector(&format!("blk.{l}.{part}.scale"), 1)?;
+        Ok(scale.and_then(|s| s.first().copied()).map(Then::Scale))
     }
 
     fn find(&mut self, name: &str) -> Option<&'f TensorInfo> {
@@ -248,8 +270,12 @@ impl<'f> Loader<'f> {
         self.find(name).map(|info| self.floats(info, n)).transpose()
     }
 
-    fn floats(&self, info: &TensorInfo, n: usize) -> Result<Vec<f32>, LoadError> {
+    fn floats(&mut self, info: &TensorInfo, n: usize) -> Result<Vec<f32>, LoadError> {
         let view = self.view(info, &[n])?;
+        self.vector_bytes += n * size_of::<f32>();
+        if !self.with_data {
+            return Ok(Vec::new());
+        }
         let mut out = vec![0.0; n];
         view.decode_row(0, &mut out);
         match out.iter().position(|x| !x.is_finite()) {
@@ -273,7 +299,9 @@ impl<'f> Loader<'f> {
                 expected: shown(shape),
             });
         }
-        Matrix::new(format, self.file.data(info)?, want(1) as usize, shape[0])
+        let (bytes, rows) =
+            if self.with_data { (self.file.data(info)?, want(1) as usize) } else { (&[][..], 0) };
+        Matrix::new(format, bytes, rows, shape[0])
             .and_then(|matrix| matrix.with_layout(info.layout))
             .map_err(|source| LoadError::Matrix { tensor: info.name.clone(), source })
     }

@@ -1,0 +1,58 @@
+//! What decides how much memory a model takes: its shape and the forms in which its weights want their inputs.
+
+use super::acts::Blocks;
+use super::weights::{Layer, Weights};
+use super::{Config, LoadError, arch};
+use crate::gguf::File;
+use crate::kernel::format::{ActBlock, Matrix};
+
+/// A model without its weights. Everything that is allocated to run it follows from this and the options, so that what
+/// a file needs can be told from its header.
+#[derive(Clone, Debug)]
+pub struct Outline {
+    /// Shape and switches.
+    pub config: Config,
+    /// The int8 forms of the inputs.
+    pub(super) forms: Forms,
+    /// The blocks in which the head wants its input; `None` if it multiplies in f32.
+    pub head: Option<ActBlock>,
+    /// Bytes of norms, biases and the like, which are copied out of the file as f32.
+    pub vector_bytes: usize,
+}
+
+/// The int8 forms of each input.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Forms {
+    pub x: Blocks,
+    /// Those with a second term, for values and for the feed-forward block's output.
+    pub x_refined: Blocks,
+    pub att: Blocks,
+    pub h: Blocks,
+    pub h_refined: Blocks,
+}
+
+impl Outline {
+    /// Reads the header of a file and checks every tensor's name, type and shape; data need not be there.
+    pub fn read(file: &File) -> Result<Self, LoadError> {
+        let config = arch::config(file)?;
+        let weights = Weights::without_data(file, &config)?;
+        Ok(Self::new(config, &weights))
+    }
+
+    pub(super) fn new(config: Config, weights: &Weights<'_>) -> Self {
+        fn readers<'f>(w: &Weights<'f>, of: impl Fn(&Layer<'f>) -> Vec<Matrix<'f>>) -> Blocks {
+            Weights::forms(w.layers.iter().flat_map(of))
+        }
+        let forms = Forms {
+            x: readers(weights, |l| vec![l.q.w, l.k.w, l.v.w, l.gate.w, l.up.w]),
+            x_refined: readers(weights, |l| vec![l.v.w]),
+            att: readers(weights, |l| vec![l.o.w]),
+            h: readers(weights, |l| vec![l.down.w]),
+            // A scale shared by 256 numbers with a few large ones among them loses too much; one shared by 32 does not.
+            h_refined: readers(weights, |l| vec![l.down.w])
+                .map(|block| block.filter(|&block| block == ActBlock::B256)),
+        };
+        let head = weights.output.w.format().act();
+        Self { config, forms, head, vector_bytes: weights.vector_bytes }
+    }
+}
