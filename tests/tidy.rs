@@ -44,8 +44,8 @@ const DOORS: &[(&str, &[&str])] = &[
     ("bincode", &["worker/protocol/src/codec.rs"]),
     ("command_fds", &["src/gpu/process"]),
     ("gpu_allocator", &["worker/src/"]),
-    ("memmap2", &["src/gguf/map.rs", "worker/protocol/src/shm.rs"]),
-    ("nix", &["src/gpu/process", "src/gpu/link", "worker/"]),
+    ("memmap2", &["src/gguf/map.rs", "src/model/storage.rs", "worker/protocol/src/shm.rs"]),
+    ("nix", &["src/gpu/process", "src/gpu/link", "src/host/", "src/model/storage.rs", "worker/"]),
     ("rayon", &["src/kernel/par.rs"]),
     ("shaderc", &["worker/build.rs"]),
 ];
@@ -58,6 +58,7 @@ const UNSAFE: &[&str] = &[
     "src/kernel/format/drive/vnni/*",
     "src/kernel/isa/*",
     "src/kernel/par.rs",
+    "src/model/storage.rs",
     "tests/exact_memory.rs",
     "tests/icd/*/*",
     "worker/protocol/src/shm.rs",

@@ -4,7 +4,7 @@ use super::Head;
 use super::dual::{Dual, DualOptions, Notify, Unusable};
 use crate::kernel::isa::Isa;
 use crate::kernel::par::{Team, TeamError};
-use crate::model::{self, Config, EvalError, KvType, Model, Outline, Plan, State, StateError, StateOptions};
+use crate::model::{self, Config, EvalError, KvType, Model, Outline, Place, Plan, State, StateError, StateOptions};
 
 /// How a model is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +84,13 @@ impl<'f> Engine<'f> {
 
     /// Takes memory and starts threads.
     pub fn new(model: Model<'f>, options: &EngineOptions) -> Result<Self, EngineError> {
+        Self::with_kv_in(model, options, &Place::Memory)
+    }
+
+    /// As [`Engine::new`], with the KV cache in a place of choice.
+    pub fn with_kv_in(model: Model<'f>, options: &EngineOptions, kv: &Place) -> Result<Self, EngineError> {
         let team = Team::new(options.threads)?;
-        let state = State::new(&model, options.state())?;
+        let state = State::new(&model, options.state(), kv)?;
         let head = Head::new(&model, options.isa, options.exact, options.threads);
         let logits = vec![0.0; model.config.vocab];
         Ok(Self { model, state, team, head, dual: None, isa: options.isa, logits })

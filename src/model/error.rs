@@ -1,5 +1,7 @@
 //! Why a model cannot be loaded or a token not be computed.
 
+use std::path::PathBuf;
+
 use crate::gguf;
 use crate::kernel::format::{GgmlType, MatrixError};
 
@@ -117,6 +119,18 @@ pub enum StateError {
         bytes: usize,
         /// What they are for.
         what: &'static str,
+    },
+    /// The file in which they would be kept cannot be had.
+    #[error("no room for {bytes} bytes of {what} in a file in {}: {reason}; choose another --swap folder or a smaller --ctx", folder.display())]
+    Swap {
+        /// Where the file would be.
+        folder: PathBuf,
+        /// Bytes.
+        bytes: usize,
+        /// What they are for.
+        what: &'static str,
+        /// What the system said.
+        reason: String,
     },
 }
 

@@ -5,6 +5,7 @@ use crate::kernel::op::attend::{Head, attend};
 use crate::kernel::op::element::{Element, store};
 use crate::kernel::par::{Cols, Member, Shared};
 use crate::model::error::StateError;
+use crate::model::storage::{Place, Storage};
 use crate::simd;
 
 /// How keys and values are kept.
@@ -31,17 +32,17 @@ impl KvType {
 /// they take no memory.
 pub enum Cache {
     /// f16 bits.
-    F16(Vec<u16>),
+    F16(Storage<u16>),
     /// f32.
-    F32(Vec<f32>),
+    F32(Storage<f32>),
 }
 
 impl Cache {
     /// A cache of zeros.
-    pub fn new(ty: KvType, elements: usize, what: &'static str) -> Result<Self, StateError> {
+    pub fn new(ty: KvType, elements: usize, what: &'static str, place: &Place) -> Result<Self, StateError> {
         Ok(match ty {
-            KvType::F16 => Self::F16(zeros(elements, what)?),
-            KvType::F32 => Self::F32(zeros(elements, what)?),
+            KvType::F16 => Self::F16(Storage::new(elements, what, place)?),
+            KvType::F32 => Self::F32(Storage::new(elements, what, place)?),
         })
     }
 
@@ -52,17 +53,6 @@ impl Cache {
             Self::F32(v) => SharedStore::F32(Shared::new(v, width)),
         };
         SharedCache { store, ctx }
-    }
-}
-
-/// `n` zeros that are not touched before they are used, or an error where `vec!` would end the process.
-pub fn zeros<T: Clone + Default>(n: usize, what: &'static str) -> Result<Vec<T>, StateError> {
-    // `vec!` asks the system for zeroed pages and touches none, but cannot fail; so ask first whether there is room.
-    // The answer is kept first: the memory asked for must be given back before it is taken again.
-    let room = Vec::<T>::new().try_reserve_exact(n);
-    match room {
-        Ok(()) => Ok(vec![T::default(); n]),
-        Err(_) => Err(StateError::Memory { bytes: n.saturating_mul(size_of::<T>()), what }),
     }
 }
 

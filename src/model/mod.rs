@@ -9,6 +9,7 @@ mod kv;
 mod outline;
 mod pass;
 pub mod state;
+mod storage;
 pub mod weights;
 
 pub use config::Config;
@@ -17,6 +18,7 @@ pub use forward::forward;
 pub use kv::KvType;
 pub use outline::Outline;
 pub use state::{Plan, State, StateOptions};
+pub use storage::Place;
 pub use weights::Weights;
 
 use crate::gguf;

@@ -2,8 +2,9 @@
 
 use super::acts::{Acts, SharedActs};
 use super::error::StateError;
-use super::kv::{Cache, KvType, SharedCache, zeros};
+use super::kv::{Cache, KvType, SharedCache};
 use super::outline::{Forms, Outline};
+use super::storage::Place;
 use super::{Config, Model};
 use crate::kernel::op::matmul;
 use crate::kernel::par::Shared;
@@ -166,8 +167,8 @@ impl State {
         Ok(Plan { kv_bytes: per_token * options.ctx, buffer_bytes })
     }
 
-    /// An empty state. Of the KV cache only addresses are taken; memory is when positions are filled.
-    pub fn new(model: &Model<'_>, options: StateOptions) -> Result<Self, StateError> {
+    /// An empty state. Of a KV cache in memory only addresses are taken; memory is when positions are filled.
+    pub fn new(model: &Model<'_>, options: StateOptions, kv: &Place) -> Result<Self, StateError> {
         Self::plan(&model.outline, &options)?;
         let c = &model.config;
         let s = Sizes::new(&model.outline, &options);
@@ -182,8 +183,8 @@ impl State {
         };
         Ok(Self {
             pos: 0,
-            k: Cache::new(options.kv, cells * s.k, "keys")?,
-            v: Cache::new(options.kv, cells * s.v, "values")?,
+            k: Cache::new(options.kv, cells * s.k, "keys", kv)?,
+            v: Cache::new(options.kv, cells * s.v, "values", kv)?,
             buffers: Buffers {
                 x: floats(s.dim)?,
                 xn: Acts::new(s.dim, n, s.forms.x, s.forms.x_refined),
@@ -261,5 +262,16 @@ impl State {
             values: self.v.share(c.v_dim(), self.options.ctx),
             workers: Shared::new(&mut b.workers, 1),
         }
+    }
+}
+
+/// `n` zeros that are not touched before they are used, or an error where `vec!` would end the process.
+fn zeros<T: Clone + Default>(n: usize, what: &'static str) -> Result<Vec<T>, StateError> {
+    // `vec!` asks the system for zeroed pages and touches none, but cannot fail; so ask first whether there is room.
+    // The answer is kept first: the memory asked for must be given back before it is taken again.
+    let room = Vec::<T>::new().try_reserve_exact(n);
+    match room {
+        Ok(()) => Ok(vec![T::default(); n]),
+        Err(_) => Err(StateError::Memory { bytes: n.saturating_mul(size_of::<T>()), what }),
     }
 }
