@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::options::{EngineOptions, Kv};
+use super::options::EngineOptions;
 use super::{Ui, report};
 use crate::g2bx;
 use crate::generate::{Vocabulary, memory};
@@ -13,7 +13,7 @@ use crate::head::{self, Engine};
 use crate::host::Host;
 use crate::kernel::format::{Format, Matrix};
 use crate::kernel::isa::Isa;
-use crate::model::{KvType, Model};
+use crate::model::Model;
 use crate::tokenizer::template::{ChatTemplate, Origin};
 use crate::tokenizer::{self, Tokenizer};
 
@@ -56,10 +56,7 @@ impl<'f> Loaded<'f> {
         let threads = if options.threads == 0 { host.default_threads() } else { options.threads };
         let mut chosen =
             head::EngineOptions { isa, exact: options.exact, ..head::EngineOptions::new(&model, threads) };
-        chosen.kv = match options.kv {
-            Kv::F16 => KvType::F16,
-            Kv::F32 => KvType::F32,
-        };
+        chosen.kv = options.kv.into();
         chosen.batch = options.batch.unwrap_or(chosen.batch);
         chosen.ctx = options.ctx.unwrap_or(chosen.ctx);
         let trained = model.config.train_ctx;

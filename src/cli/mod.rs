@@ -15,11 +15,13 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 mod bench;
 mod chat;
 mod completions;
+mod fit;
 mod gpu;
 mod info;
 pub mod interrupt;
 mod load;
 mod man;
+mod needs;
 pub mod options;
 mod pack;
 mod ppl;
@@ -64,6 +66,7 @@ enum Command {
     Run(run::Args),
     Chat(chat::Args),
     Info(info::Args),
+    Fit(fit::Args),
     Tokenize(tokenize::Args),
     Bench(bench::Args),
     Ppl(ppl::Args),
@@ -94,6 +97,7 @@ impl Cli {
             Command::Run(args) => run::run(args, &ui),
             Command::Chat(args) => chat::run(args, &ui),
             Command::Info(args) => info::run(args, &ui),
+            Command::Fit(args) => fit::run(args, &ui),
             Command::Tokenize(args) => tokenize::run(args, &ui),
             Command::Bench(args) => bench::run(args, &ui),
             Command::Ppl(args) => ppl::run(args, &ui),

@@ -10,6 +10,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::Usage;
 use crate::kernel::format::GgmlType;
+use crate::model::KvType;
 use crate::sample::{Params, Sampler};
 
 /// How the model is run. Of these only `exact`, `kv` and `pre` can change a text.
@@ -56,6 +57,21 @@ pub enum Kv {
     F16,
     /// Single precision: twice the memory.
     F32,
+}
+
+impl From<Kv> for KvType {
+    fn from(kv: Kv) -> Self {
+        match kv {
+            Kv::F16 => Self::F16,
+            Kv::F32 => Self::F32,
+        }
+    }
+}
+
+impl std::fmt::Display for Kv {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(clap::ValueEnum::to_possible_value(self).as_ref().map_or("", |value| value.get_name()))
+    }
 }
 
 /// How a token is chosen.

@@ -4,7 +4,9 @@ use super::Head;
 use super::dual::{Dual, DualOptions, Notify, Unusable};
 use crate::kernel::isa::Isa;
 use crate::kernel::par::{Team, TeamError};
-use crate::model::{self, Config, EvalError, KvType, Model, Outline, Place, Plan, State, StateError, StateOptions};
+use crate::model::{
+    self, Config, EvalError, KvType, Model, Outline, Place, Plan, State, StateError, StateOptions,
+};
 
 /// How a model is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

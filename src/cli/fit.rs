@@ -1,0 +1,207 @@
+//! `twinband fit`: what a model would take here, told from its header.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::ValueEnum as _;
+use serde::Serialize;
+
+use super::needs::{Items, Needs};
+use super::options::{Kv, positive};
+use super::report::bytes;
+use super::{Ui, report};
+use crate::g2bx;
+use crate::head::EngineOptions;
+use crate::host::Host;
+use crate::model::Outline;
+use crate::tokenizer::{Options, Tokenizer};
+
+/// Tell how much memory a model needs and whether this machine has it
+///
+/// Looks at the header only: the beginning of a download is enough. Memory is counted with the context full, within the
+/// limits of control groups. Exit code 1 if the model fits with no kind of KV cache.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: twinband fit model.gguf -c 8192")]
+pub struct Args {
+    /// The model: a GGUF file, of a split set any part, or a G2BX file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Tokens of context [default: what the model was trained for, at most 4096]
+    #[arg(short, long, value_name = "TOKENS", value_parser = positive)]
+    ctx: Option<usize>,
+
+    /// Threads; 0 takes the physical cores this process may use
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+
+    /// Prompt tokens evaluated at once [default: 128]
+    #[arg(short, long, value_name = "N", value_parser = positive)]
+    batch: Option<usize>,
+
+    /// For --exact runs
+    #[arg(long)]
+    exact: bool,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// `fit --json`.
+#[derive(Debug, Serialize)]
+struct Report {
+    file: String,
+    bytes: u64,
+    /// Larger than `bytes` if the file is cut short.
+    expected_bytes: u64,
+    ctx: usize,
+    /// The context the model was trained on.
+    trained_ctx: usize,
+    batch: usize,
+    threads: usize,
+    /// Mapped: what the system can give up when memory is short.
+    weight_bytes: u64,
+    /// `null` if the system does not say.
+    available_bytes: Option<u64>,
+    /// One for each kind of KV cache.
+    kv: Vec<Choice>,
+    /// With at least one of them.
+    fits: bool,
+}
+
+/// A kind of KV cache.
+#[derive(Debug, Serialize)]
+struct Choice {
+    #[serde(rename = "type")]
+    name: String,
+    #[serde(flatten)]
+    items: Items,
+    total_bytes: u64,
+    fits: bool,
+    /// Whether the weights fit beside it; otherwise they are read from disk again and again.
+    weights_stay: bool,
+    /// The largest context that fits, at most the one trained on.
+    max_ctx: Option<usize>,
+}
+
+/// Reads the header and prints what it means.
+pub fn run(args: &Args, _ui: &Ui) -> anyhow::Result<()> {
+    let file = g2bx::open_header(&args.file)?;
+    if let Some(part) = file.missing().first() {
+        bail!("{}: the header of every part is needed, and this part is not there", part.display());
+    }
+    let outline = Outline::read(&file)?;
+    let tokenizer = Tokenizer::from_gguf(file.meta(), &Options::default())?;
+    let host = Host::new();
+    let threads = if args.threads == 0 { host.default_threads() } else { args.threads };
+    let mut options = EngineOptions { exact: args.exact, ..EngineOptions::of(&outline.config, threads) };
+    options.batch = args.batch.unwrap_or(options.batch);
+    let ctx = args.ctx.unwrap_or(options.ctx);
+    let needs = Needs::new(&file, &outline, &tokenizer, options);
+    let available = host.available_memory();
+    let room = available.unwrap_or(u64::MAX);
+    let trained_ctx = outline.config.train_ctx;
+    let mut kv = Vec::new();
+    for &ty in Kv::value_variants() {
+        let items = needs.items(ty, ctx)?;
+        kv.push(Choice {
+            name: ty.to_string(),
+            items,
+            total_bytes: items.total(),
+            fits: items.total() <= room,
+            weights_stay: items.total().saturating_add(needs.weights()) <= room,
+            max_ctx: needs.largest_ctx(ty, trained_ctx, |items| items.total() <= room),
+        });
+    }
+    let report = Report {
+        file: args.file.display().to_string(),
+        bytes: file.size(),
+        expected_bytes: file.expected_size(),
+        ctx,
+        trained_ctx,
+        batch: options.batch,
+        threads,
+        weight_bytes: needs.weights(),
+        available_bytes: available,
+        fits: kv.iter().any(|option| option.fits),
+        kv,
+    };
+    if args.json {
+        report::json(&report)?;
+    } else {
+        write!(io::stdout().lock(), "{}", report.text())?;
+    }
+    if !report.fits {
+        let least = report.kv.iter().map(|option| option.total_bytes).min().unwrap_or(0);
+        let most = report.kv.iter().filter_map(|option| option.max_ctx).max();
+        let advice = match most {
+            Some(ctx) => format!("up to --ctx {ctx} would fit"),
+            None => "no context is small enough".to_owned(),
+        };
+        bail!(
+            "does not fit: it takes at least {}, and {} are available; {advice}",
+            bytes(least),
+            bytes(room)
+        );
+    }
+    Ok(())
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let mut out = String::new();
+        let mut line = |name: &str, text: String| {
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "{name:<13} {text}");
+        };
+        let whole = if self.bytes < self.expected_bytes {
+            format!("{} of {} are there", bytes(self.bytes), bytes(self.expected_bytes))
+        } else {
+            bytes(self.bytes)
+        };
+        line("file", format!("{} ({whole})", self.file));
+        line(
+            "machine",
+            self.available_bytes.map_or("memory not known".to_owned(), |n| format!("{} available", bytes(n))),
+        );
+        line(
+            "weights",
+            format!(
+                "{} mapped: read as they are used, given up when memory is short",
+                bytes(self.weight_bytes)
+            ),
+        );
+        if let Some(Choice { items, .. }) = self.kv.first() {
+            line("program", bytes(items.program_bytes));
+            line("tokenizer", bytes(items.tokenizer_bytes));
+            line("vectors", format!("{}: norms and biases", bytes(items.vector_bytes)));
+            let of = format!("a batch of {}, {} threads", self.batch, self.threads);
+            line("buffers", format!("{}: {of}", bytes(items.buffer_bytes)));
+        }
+        for option in &self.kv {
+            let verdict = match (option.fits, option.weights_stay) {
+                (false, _) => "does not fit",
+                (true, false) => "fits, but weights are read from disk again and again",
+                (true, true) => "fits",
+            };
+            let most = match option.max_ctx {
+                Some(ctx) if ctx == self.trained_ctx => format!("all {ctx} tokens it was trained on would"),
+                Some(ctx) => format!("{ctx} tokens would"),
+                None => "no context would".to_owned(),
+            };
+            line(
+                &format!("KV {}", option.name),
+                format!(
+                    "{} for {} tokens, {} with all above: {verdict}; {most}",
+                    bytes(option.items.kv_bytes),
+                    self.ctx,
+                    bytes(option.total_bytes)
+                ),
+            );
+        }
+        out
+    }
+}
