@@ -59,7 +59,7 @@ impl Head {
             Self::BATCH * (n + n / b.elements() * size_of::<f32>() + n / SUM * size_of::<i16>())
         };
         let forms = if exact { None } else { outline.head };
-        forms.map_or(0, form) + threads * Scratch::floats(n, exact) * size_of::<f32>()
+        forms.map_or(0, form) + threads * Scratch::bytes(n, Self::BATCH * n, exact)
     }
 
     /// The logits of up to [`Head::BATCH`] hidden vectors: `hidden` is `[tokens][dim]`, `logits` `[tokens][vocab]`.

@@ -137,6 +137,49 @@ fn fast_products_equal_the_definition_for_every_shape() {
 }
 
 /// Blocks of eight rows side by side: the same products, of all rows and of some.
+/// The largest sums there are: fast code that adds them up in something narrower than they need would show here.
+#[test]
+fn the_largest_codes_and_scales_lose_nothing() {
+    for (name, scales) in [
+        ("Q2_K", &[80, 82][..]),
+        ("Q3_K", &[108]),
+        ("Q4_K", &[0, 2]),
+        ("Q5_K", &[0, 2]),
+        ("Q6_K", &[208]),
+        ("Q4_0", &[0]),
+        ("Q5_1", &[0, 2]),
+        ("Q8_0", &[0]),
+    ] {
+        let format = all().find(|format| format.ty.to_string() == name).expect("a format");
+        let g = format.geometry();
+        let (rows, n) = (40, 256);
+        for fill in [0xff, 0x7f, 0x80, 0x00] {
+            let mut bytes = vec![fill; g.row_bytes(n).expect("whole blocks") * rows];
+            for block in bytes.chunks_exact_mut(g.bytes) {
+                // An f16 of 1: the sums come out as they are.
+                scales.iter().for_each(|&at| block[at..at + 2].copy_from_slice(&0x3c00_u16.to_le_bytes()));
+            }
+            let w = Matrix::new(format, &bytes, rows, n).expect("a matrix");
+            // Codes of 127 and, here and there, 126, so that no sum is a multiple of a power of two. Every third token is
+            // negative.
+            let x: Vec<f32> = (0..20 * n)
+                .map(|i| {
+                    let (t, i) = (i / n, i % n);
+                    let code = if i > 0 && (i * (t + 3)).is_multiple_of(7) { 126.0 } else { 127.0 };
+                    if t % 3 == 2 { -code } else { code }
+                })
+                .collect();
+            let q = [ActBlock::B32, ActBlock::B256].map(|block| Quantised::new(Isa::Scalar, block, n, &x));
+            let acts = Acts { f32: x, n, terms: 1, q: q.into() };
+            let want = product(Isa::Scalar, false, w, &acts);
+            assert!(want.iter().all(|y| y.is_finite()), "{name} {fill:#x}");
+            for isa in Isa::all() {
+                assert!(product(isa, false, w, &acts) == want, "{name} {fill:#x} {isa:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn interleaved_rows_have_the_bits_of_rows() {
     for format in all().filter(|f| f.geometry().block > 1) {

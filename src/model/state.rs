@@ -1,6 +1,6 @@
 //! What changes while a model runs: the KV cache, the position, and the buffers of a batch.
 
-use super::acts::{Acts, SharedActs};
+use super::acts::{Acts, Blocks, SharedActs};
 use super::error::StateError;
 use super::kv::{Cache, KvType, SharedCache};
 use super::outline::{Forms, Outline};
@@ -64,12 +64,16 @@ struct Sizes {
     scores: usize,
     /// Longest matrix row, a thread.
     row: usize,
+    /// The most elements of a token that are multiplied at once, both terms together.
+    multiplied: usize,
     forms: Forms,
 }
 
 impl Sizes {
     fn new(outline: &Outline, o: &StateOptions) -> Self {
         let config = &outline.config;
+        let forms = if o.exact { Forms::default() } else { outline.forms };
+        let terms = |refined: Blocks| if refined == [None, None] { 1 } else { 2 };
         Self {
             dim: config.dim,
             q: config.q_dim(),
@@ -81,19 +85,23 @@ impl Sizes {
             ropes: 1 + usize::from(config.local.is_some()),
             scores: config.group() * o.ctx,
             row: config.dim.max(config.hidden_dim).max(config.att_dim()),
-            forms: if o.exact { Forms::default() } else { outline.forms },
+            multiplied: (terms(forms.x_refined) * config.dim)
+                .max(config.att_dim())
+                .max(terms(forms.h_refined) * config.hidden_dim),
+            forms,
         }
     }
 
     /// Bytes of [`Buffers`] and the hidden vectors.
     fn bytes(&self, o: &StateOptions) -> usize {
         let token = 3 * self.dim + self.q + self.k + self.v + self.hidden + self.ropes * self.n_rot;
-        let thread = self.scores + matmul::Scratch::floats(self.row, o.exact);
+        let thread = self.scores * size_of::<f32>()
+            + matmul::Scratch::bytes(self.row, o.batch * self.multiplied, o.exact);
         o.batch * token * size_of::<f32>()
             + Acts::bytes(self.dim, o.batch, self.forms.x, self.forms.x_refined)
             + Acts::bytes(self.att, o.batch, self.forms.att, [None, None])
             + Acts::bytes(self.hidden, o.batch, self.forms.h, self.forms.h_refined)
-            + o.threads * thread * size_of::<f32>()
+            + o.threads * thread
     }
 }
 

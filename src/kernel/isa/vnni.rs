@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 pub trait Vnni: Copy {
     /// Groups of eight lanes in a vector.
     const GROUPS: usize;
-    /// Vectors that are worth keeping in registers as sums of as many activation vectors.
+    /// Activation vectors whose products with two vectors of rows fit into the registers.
     const VECTORS: usize;
     /// Integers.
     type I: Copy;
@@ -35,8 +35,6 @@ pub trait Vnni: Copy {
     fn splat_f32(self, x: f32) -> Self::F;
     /// Four bytes in every lane.
     fn four(self, bytes: &[u8; 4]) -> Self::I;
-    /// Two i16 in every lane.
-    fn two(self, words: [i16; 2]) -> Self::I;
     /// `acc + sum of four products`: bytes of `u` unsigned, those of `s` signed.
     fn dot4(self, acc: Self::I, u: Self::I, s: Self::I) -> Self::I;
     /// `acc + sum of two products` of i16.
@@ -59,6 +57,8 @@ pub trait Vnni: Copy {
     fn sub_f32(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a * b`, rounded.
     fn mul_f32(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`, rounded once: only for numbers with which nothing has to be rounded.
+    fn fused(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
 }
 
 /// Proof that the running CPU has AVX-VNNI and everything of [`Avx2`].
@@ -160,10 +160,6 @@ macro_rules! vnni {
                 op!($splat_i32(i32::from_le_bytes(*bytes)))
             }
             #[inline(always)]
-            fn two(self, words: [i16; 2]) -> $i {
-                op!($splat_i32(i32::from(words[0] as u16) | i32::from(words[1]) << 16))
-            }
-            #[inline(always)]
             fn high(self, v: $i) -> $i {
                 op!($srai::<16>(v))
             }
@@ -179,7 +175,7 @@ macro_rules! vnni {
         }
     };
     (@methods $i:ty, $f:ty, dot4 => $dot4:ident, dot2 => $dot2:ident, add_i32 => $add_i32:ident,
-     sub_i32 => $sub_i32:ident, mul_i32 => $mul_i32:ident, add_f32 => $add:ident, sub_f32 => $sub:ident, mul_f32 => $mul:ident,) => {
+     sub_i32 => $sub_i32:ident, mul_i32 => $mul_i32:ident, add_f32 => $add:ident, sub_f32 => $sub:ident, mul_f32 => $mul:ident, fused => $fused:ident,) => {
         #[inline(always)]
         fn dot4(self, acc: $i, u: $i, s: $i) -> $i {
             op!($dot4(acc, u, s))
@@ -212,24 +208,28 @@ macro_rules! vnni {
         fn mul_f32(self, a: $f, b: $f) -> $f {
             op!($mul(a, b))
         }
+        #[inline(always)]
+        fn fused(self, a: $f, b: $f, c: $f) -> $f {
+            op!($fused(a, b, c))
+        }
     };
 }
 
 vnni! {
-    AvxVnni, 1, 4, __m256i, __m256, "avx2,fma,f16c,avxvnni",
+    AvxVnni, 1, 3, __m256i, __m256, "avx2,fma,f16c,avxvnni",
     { dot4 => _mm256_dpbusd_avx_epi32, dot2 => _mm256_dpwssd_avx_epi32, add_i32 => _mm256_add_epi32,
     sub_i32 => _mm256_sub_epi32, mul_i32 => _mm256_mullo_epi32, add_f32 => _mm256_add_ps, sub_f32 => _mm256_sub_ps,
-    mul_f32 => _mm256_mul_ps, }
+    mul_f32 => _mm256_mul_ps, fused => _mm256_fmadd_ps, }
     load: _mm256_loadu_si256, load_f32: _mm256_loadu_ps, store: _mm256_storeu_ps, zero: _mm256_setzero_si256,
     splat: _mm256_set1_ps, splat_i32: _mm256_set1_epi32, shift_right: _mm256_srai_epi32,
     shift_left: _mm256_sll_epi32, to_f32: _mm256_cvtepi32_ps
 }
 
 vnni! {
-    Avx512, 2, 8, __m512i, __m512, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni",
+    Avx512, 2, 6, __m512i, __m512, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni",
     { dot4 => _mm512_dpbusd_epi32, dot2 => _mm512_dpwssd_epi32, add_i32 => _mm512_add_epi32,
     sub_i32 => _mm512_sub_epi32, mul_i32 => _mm512_mullo_epi32, add_f32 => _mm512_add_ps, sub_f32 => _mm512_sub_ps,
-    mul_f32 => _mm512_mul_ps, }
+    mul_f32 => _mm512_mul_ps, fused => _mm512_fmadd_ps, }
     load: _mm512_loadu_si512, load_f32: _mm512_loadu_ps, store: _mm512_storeu_ps, zero: _mm512_setzero_si512,
     splat: _mm512_set1_ps, splat_i32: _mm512_set1_epi32, shift_right: _mm512_srai_epi32,
     shift_left: _mm512_sll_epi32, to_f32: _mm512_cvtepi32_ps

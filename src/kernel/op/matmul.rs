@@ -38,10 +38,9 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// An upper bound of the memory it grows to for rows of `n` elements, in floats.
-    pub fn floats(n: usize, exact: bool) -> usize {
-        // A tile: rows of codes, and for every 16 elements scales and minimums in three kinds of numbers.
-        n + if exact { 0 } else { drive::ROW_UNIT * (n / size_of::<f32>() + 3 * n / 16) }
+    /// An upper bound of the bytes it grows to for rows of `n` elements and vectors of `all` together.
+    pub fn bytes(n: usize, all: usize, exact: bool) -> usize {
+        n * size_of::<f32>() + if exact { 0 } else { drive::Tile::bytes(n, all) }
     }
 }
 

@@ -64,7 +64,14 @@ impl<'a> Q8<'a> {
         self.tokens() * self.terms
     }
 
-    /// Vector `v`: term `v % terms` of token `v / terms`.
+    /// The token of vector `v`, and which of its terms that is.
+    #[inline(always)]
+    pub fn place(&self, v: usize) -> (usize, usize) {
+        // No division: one or two.
+        if self.terms == 1 { (v, 0) } else { (v / 2, v % 2) }
+    }
+
+    /// Vector `v`.
     #[inline]
     pub fn vector(&self, v: usize) -> Q8Row<'a> {
         // Called for every few products: no divisions.

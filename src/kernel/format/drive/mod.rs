@@ -57,7 +57,7 @@ impl Kernels {
 #[cfg(target_arch = "x86_64")]
 pub type FloatKernel = fn(Avx2, Matrix<'_>, &[f32], &mut Cols<'_, f32>);
 
-/// A worker's scratch for a tile of one or two groups of [`LANES`] rows, unpacked once and used for many vectors. For
+/// A worker's scratch for a tile of a few groups of [`LANES`] rows, unpacked once and used for many vectors. For
 /// every place in a row there is one element of each group, side by side.
 #[derive(Default)]
 pub struct Tile {
@@ -73,6 +73,18 @@ pub struct Tile {
     pub min_factors: Vec<[f32; 8]>,
     /// A row whose blocks do not lie together.
     pub row: Vec<u8>,
+    /// The vectors that the tile is multiplied by, for the sets that want them rearranged.
+    #[cfg(target_arch = "x86_64")]
+    panel: vnni::Panel,
+}
+
+impl Tile {
+    /// An upper bound of the bytes it grows to for rows of `n` elements and vectors of `all` together.
+    pub fn bytes(n: usize, all: usize) -> usize {
+        // The most rows of a tile: their codes, and for every 16 elements scales and minimums in three kinds of numbers. Then
+        // codes, sums and scales of the vectors, and as many again as the last run may be too long.
+        4 * LANES * (n + 3 * n / 16 * size_of::<f32>()) + (all + 5 * n) / 4 * 5
+    }
 }
 
 /// From this many vectors on, unpacking a tile of rows once pays for itself.
@@ -106,9 +118,9 @@ pub fn scalar(
     for (i, r) in out.range().enumerate() {
         let row = w.row(r, &mut tile.row);
         for v in 0..x.vectors() {
-            let product = dot(row, x.vector(v));
-            let y = &mut out.row(v / x.terms)[i];
-            *y = if v % x.terms == 0 { product } else { *y + product };
+            let ((token, term), product) = (x.place(v), dot(row, x.vector(v)));
+            let y = &mut out.row(token)[i];
+            *y = if term == 0 { product } else { *y + product };
         }
     }
 }
@@ -125,14 +137,16 @@ fn put<const N: usize>(
     products: &[[[f32; LANES]; N]],
 ) {
     let rows = rows.start..rows.end.min(out.range().len());
-    for (v, products) in (first..).zip(products) {
-        let (to, products) = (&mut out.row(v / x.terms)[rows.clone()], products.as_flattened());
-        if v % x.terms == 0 {
-            to.copy_from_slice(&products[..rows.len()]);
+    for (v, products) in (first..x.vectors()).zip(products) {
+        let ((token, term), products) = (x.place(v), products.as_flattened());
+        let to = &mut out.row(token)[rows.clone()];
+        if term > 0 {
+            to.iter_mut().zip(products).for_each(|(y, p)| *y += p);
+        } else if to.len() == products.len() {
+            // The usual case. A length that is known when this is compiled needs no call.
+            to.copy_from_slice(products);
         } else {
-            for (y, p) in to.iter_mut().zip(products) {
-                *y += p;
-            }
+            to.copy_from_slice(&products[..rows.len()]);
         }
     }
 }

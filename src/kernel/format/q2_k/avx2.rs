@@ -15,6 +15,7 @@ impl Block256 for Q2_K {
     const SIGNED: bool = false;
     const MAX: i32 = 3;
     const SUB: usize = 16;
+    const MAX_SCALE: i32 = 15;
     const MINS: bool = true;
 
     #[inline(always)]

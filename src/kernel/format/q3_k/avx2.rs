@@ -16,6 +16,7 @@ impl Block256 for Q3_K {
     const OFFSET: i32 = 4;
     const MAX: i32 = 7;
     const SUB: usize = 16;
+    const MAX_SCALE: i32 = 32;
 
     #[inline(always)]
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {

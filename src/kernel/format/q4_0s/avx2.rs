@@ -15,6 +15,7 @@ impl Block256 for Q4_0S {
     const OFFSET: i32 = 8;
     const MAX: i32 = 15;
     const SUB: usize = 32;
+    const MAX_SCALE: i32 = 1;
 
     #[inline(always)]
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {

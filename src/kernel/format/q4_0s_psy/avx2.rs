@@ -15,6 +15,7 @@ impl Block256 for Q4_0S_PSY {
     const OFFSET: i32 = 8;
     const MAX: i32 = 15;
     const SUB: usize = 32;
+    const MAX_SCALE: i32 = 1;
     const PARTS: usize = 2;
 
     #[inline(always)]

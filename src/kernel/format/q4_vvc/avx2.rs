@@ -16,6 +16,7 @@ impl Block256 for Q4_VVC {
     const OFFSET: i32 = 4;
     const MAX: i32 = 8;
     const SUB: usize = 32;
+    const MAX_SCALE: i32 = 1;
 
     #[inline(always)]
     fn codes(_isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {

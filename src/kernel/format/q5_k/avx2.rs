@@ -15,6 +15,7 @@ impl Block256 for Q5_K {
     const SIGNED: bool = false;
     const MAX: i32 = 31;
     const SUB: usize = 32;
+    const MAX_SCALE: i32 = 63;
     const MINS: bool = true;
 
     #[inline(always)]

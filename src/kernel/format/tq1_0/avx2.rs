@@ -28,6 +28,7 @@ impl Block256 for TQ1_0 {
     const OFFSET: i32 = 1;
     const MAX: i32 = 2;
     const SUB: usize = 32;
+    const MAX_SCALE: i32 = 1;
 
     #[inline(always)]
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {

@@ -23,6 +23,8 @@ pub trait Block256: 'static {
     const MAX: i32 = 127;
     /// Elements in a sub-block: 16 or 32.
     const SUB: usize;
+    /// The largest magnitude of an integer scale; 1 if all of them are 1.
+    const MAX_SCALE: i32 = 128;
     /// Whether sub-blocks have minimums.
     const MINS: bool = false;
     /// The f32 scales of a block: one, or two for its halves. Each is a step of its own; minimums go with one scale only.
@@ -224,10 +226,17 @@ fn by_pair(rows: [__m256i; LANES]) -> [__m256i; LANES] {
     transpose(pairs)
 }
 
-/// Unpacks the eight rows from `first` on into group `group` of a tile of `groups`. Signed codes become unsigned ones, 128
-/// larger, if `FLIP`; minimums are then kept of formats that need their sums for that.
+/// Vectors of minimums for a block in a tile for VNNI, which takes two sub-blocks of 32 together. None where all scales are
+/// 1: the sums need no weights then.
+pub const fn tile_mins<B: Block256>() -> usize {
+    let needed = needs_sums::<B>() || B::SIGNED;
+    if !needed || B::MAX_SCALE == 1 { 0 } else { 128 / B::SUB }
+}
+
+/// Unpacks the eight rows from `first` on into group `group` of a tile of `groups`. For VNNI signed codes become unsigned ones,
+/// 128 larger, and there are [`tile_mins`].
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn unpack<B: Block256, const FLIP: bool>(
+pub fn unpack<B: Block256, const VNNI: bool>(
     isa: Avx2,
     w: &Matrix<'_>,
     first: usize,
@@ -237,14 +246,18 @@ pub fn unpack<B: Block256, const FLIP: bool>(
 ) {
     let n = w.cols() / 256;
     let subs = 256 / B::SUB;
-    let flips = FLIP && B::SIGNED;
-    let with_mins = needs_sums::<B>() || flips;
+    let n_mins = match VNNI {
+        true => tile_mins::<B>(),
+        false if needs_sums::<B>() => 8,
+        false => 0,
+    };
+    let with_scales = !VNNI || B::MAX_SCALE > 1;
     tile.codes.resize(n * 64 * groups, [0; 32]);
-    tile.scales.resize(n * subs * groups, [0; 32]);
-    tile.mins.resize(if with_mins { n * 8 * groups } else { 0 }, [0; 32]);
+    tile.scales.resize(if with_scales { n * subs * groups } else { 0 }, [0; 32]);
+    tile.mins.resize(n * n_mins * groups, [0; 32]);
     tile.factors.resize(n * B::PARTS * groups, [0.0; 8]);
     tile.min_factors.resize(if B::MINS { n * groups } else { 0 }, [0.0; 8]);
-    let flip = _mm256_set1_epi8(if flips { -128 } else { 0 });
+    let flip = _mm256_set1_epi8(if VNNI && B::SIGNED { -128 } else { 0 });
     let rows = Rows::<B::Bytes>::new(w, first, n);
     for b in 0..n {
         // SAFETY: `b < n`.
@@ -259,33 +272,35 @@ pub fn unpack<B: Block256, const FLIP: bool>(
                 store(v, &mut to[k * groups + group]);
             }
         }
-        let mut scales = [_mm256_setzero_si256(); LANES];
-        for (scales, block) in scales.iter_mut().zip(blocks) {
-            *scales = B::scales(isa, block);
-        }
-        let scales = by_pair(scales);
-        for (k, &v) in scales.iter().enumerate() {
-            let low = _mm256_blend_epi16::<0xaa>(v, _mm256_slli_epi32::<16>(v));
-            let high = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(v), v);
-            if B::SUB == 32 {
-                store(low, &mut tile.scales[(b * 8 + k) * groups + group]);
-            } else {
-                store(low, &mut tile.scales[(b * 16 + 2 * k) * groups + group]);
-                store(high, &mut tile.scales[(b * 16 + 2 * k + 1) * groups + group]);
+        if with_scales {
+            let mut scales = [_mm256_setzero_si256(); LANES];
+            for (scales, block) in scales.iter_mut().zip(blocks) {
+                *scales = B::scales(isa, block);
             }
-        }
-        if with_mins {
-            let mins = if B::MINS {
-                let mut mins = [_mm256_setzero_si256(); LANES];
+            let scales = by_pair(scales);
+            for (k, &v) in scales.iter().enumerate() {
+                let low = _mm256_blend_epi16::<0xaa>(v, _mm256_slli_epi32::<16>(v));
+                let high = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(v), v);
+                if B::SUB == 32 {
+                    store(low, &mut tile.scales[(b * 8 + k) * groups + group]);
+                } else {
+                    store(low, &mut tile.scales[(b * 16 + 2 * k) * groups + group]);
+                    store(high, &mut tile.scales[(b * 16 + 2 * k + 1) * groups + group]);
+                }
+            }
+            let mut mins = scales;
+            if B::MINS {
                 for (mins, block) in mins.iter_mut().zip(blocks) {
                     *mins = B::mins(isa, block);
                 }
-                by_pair(mins)
-            } else {
-                scales
-            };
-            for (k, v) in mins.into_iter().enumerate() {
-                store(v, &mut tile.mins[(b * 8 + k) * groups + group]);
+                mins = by_pair(mins);
+            }
+            for k in 0..n_mins {
+                let v = match n_mins {
+                    4 => _mm256_blend_epi16::<0xaa>(mins[2 * k], mins[2 * k + 1]),
+                    _ => mins[k],
+                };
+                store(v, &mut tile.mins[(b * n_mins + k) * groups + group]);
             }
         }
         store_f32(B::d(isa, blocks), &mut tile.factors[b * B::PARTS * groups + group]);

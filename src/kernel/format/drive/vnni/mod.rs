@@ -2,15 +2,31 @@
 //!
 //! One operand of their products is unsigned. Weights take that side: signed codes are made unsigned by adding 128 when a
 //! tile is unpacked, and that times the sum of the activations' codes is taken back, exactly.
+//!
+//! What limits such a loop is loads: every product needs four bytes of weights and four of activations. So a few vectors
+//! of rows meet a few vectors of activations, each is loaded once for all products of both, and both come as one stream:
+//! rows from a [`Tile`], activations from a [`Panel`]. Streams of their own would need more pointers than there are
+//! registers.
 
 pub mod block256;
 pub mod block32;
+mod panel;
 
-use super::{LANES, TILE_FROM, Tile, in_runs, put};
+use super::{LANES, TILE_FROM, Tile, put};
 use crate::kernel::format::Matrix;
 use crate::kernel::isa::{Avx2, Vnni};
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
+pub use panel::Panel;
+use panel::{Run, Runs};
+
+/// Vectors of rows in a tile.
+const WIDE: usize = 2;
+/// The most groups of [`LANES`] rows in a tile.
+const GROUPS: usize = WIDE * 2;
+
+/// The products of a tile's rows (of so many groups as it has) with each of `T` vectors.
+type Products<const T: usize> = [[[f32; LANES]; GROUPS]; T];
 
 /// What the kinds of blocks differ in.
 pub trait Tiled {
@@ -20,8 +36,14 @@ pub trait Tiled {
     /// Unpacks the eight rows from `first` on into group `group` of a tile of `groups`, with unsigned codes.
     fn unpack(isa: Avx2, w: &Matrix<'_>, first: usize, tile: &mut Tile, group: usize, groups: usize);
 
-    /// The products of a tile's rows with each of the `T` vectors from `i` on; of one group, the rest is 0.
-    fn by<V: Vnni, const T: usize>(v: V, tile: &Tile, x: &Q8<'_>, i: usize) -> [[[f32; LANES]; 2]; T];
+    /// Elements whose sum is needed.
+    const SUMS: usize;
+
+    /// What is needed of the sum of [`SUMS`](Self::SUMS) codes, of which there are the sums of every 16.
+    fn word(sums: &[i16]) -> [u8; 4];
+
+    /// The products of a tile's rows with `T` vectors.
+    fn by<V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -> Products<T>;
 }
 
 /// The product under the contract for the rows in `out.range()`.
@@ -29,25 +51,52 @@ pub fn matmul<V: Vnni, K: Tiled>(v: V, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols
     if x.vectors() < TILE_FROM {
         return K::few(v.avx2(), w, x, out, tile);
     }
+    let groups = WIDE * V::GROUPS;
+    let mut panel = std::mem::take(&mut tile.panel);
+    panel.fill(x, V::VECTORS, K::SUMS, K::word);
     let range = out.range();
-    for first in range.clone().step_by(LANES * V::GROUPS) {
-        for group in 0..V::GROUPS {
-            K::unpack(v.avx2(), &w, first + group * LANES, tile, group, V::GROUPS);
+    for first in range.clone().step_by(groups * LANES) {
+        for (group, first) in (first..range.end).step_by(LANES).take(groups).enumerate() {
+            K::unpack(v.avx2(), &w, first, tile, group, groups);
         }
         v.run(
             #[inline(always)]
-            || by_all::<V, K>(v, tile, x, out, first - range.start),
+            || by_all::<V, K>(v, tile, &panel, x, out, first - range.start),
         );
     }
+    tile.panel = panel;
 }
 
 /// Every vector by the rows of the tile, which are rows `at..` of the output.
 #[inline(always)]
-fn by_all<V: Vnni, K: Tiled>(v: V, tile: &Tile, x: &Q8<'_>, out: &mut Cols<'_, f32>, at: usize) {
-    let rows = at..at + LANES * V::GROUPS;
-    let mut i = 0;
-    if V::VECTORS >= 8 {
-        in_runs!(i of x.vectors(), [8], RUN => put(x, out, rows.clone(), i, &K::by::<V, RUN>(v, tile, x, i)));
+fn by_all<V: Vnni, K: Tiled>(
+    v: V,
+    tile: &Tile,
+    panel: &Panel,
+    x: &Q8<'_>,
+    out: &mut Cols<'_, f32>,
+    at: usize,
+) {
+    let rows = at..(at + WIDE * V::GROUPS * LANES).min(out.range().len());
+    for (i, length) in Runs::new(x.vectors(), V::VECTORS) {
+        let run = panel.run(i, length);
+        match length {
+            6 => put(x, out, rows.clone(), i, &K::by::<V, 6>(v, tile, run)),
+            3 => put(x, out, rows.clone(), i, &K::by::<V, 3>(v, tile, run)),
+            2 => put(x, out, rows.clone(), i, &K::by::<V, 2>(v, tile, run)),
+            _ => unreachable!("runs of {length}"),
+        }
     }
-    in_runs!(i of x.vectors(), [4, 2, 1], RUN => put(x, out, rows.clone(), i, &K::by::<V, RUN>(v, tile, x, i)));
+}
+
+/// The sums of a tile's rows as numbers.
+#[inline(always)]
+fn products<V: Vnni, const T: usize>(v: V, acc: [[V::F; T]; WIDE]) -> Products<T> {
+    let mut products = [[[0.0; LANES]; GROUPS]; T];
+    for (r, acc) in acc.into_iter().enumerate() {
+        for (acc, products) in acc.into_iter().zip(&mut products) {
+            v.store_f32(acc, &mut products[r * V::GROUPS..]);
+        }
+    }
+    products
 }
