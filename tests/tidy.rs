@@ -59,7 +59,7 @@ const UNSAFE: &[&str] = &[
     "src/kernel/isa/*",
     "src/kernel/par.rs",
     "src/model/storage.rs",
-    "tests/exact_memory.rs",
+    "tests/common/counting.rs",
     "tests/icd/*/*",
     "worker/protocol/src/shm.rs",
     "worker/src/backend/vulkan/*",

@@ -1,5 +1,6 @@
 //! What several test programs share.
 
+pub mod counting;
 pub mod driver;
 pub mod golden;
 pub mod gpu;
