@@ -6,8 +6,13 @@
 //! one, and the predictions of the window's second half are scored: of tokens w/2 + 1 to w - 1, given all before them in
 //! the window. With `--stride S`: windows begin every S tokens and the last S predictions of each are scored.
 //!
+//! With `--against PARENT` both models run side by side, a few tokens at a time, and at each scored position the distribution
+//! that the parent predicts is compared with the model's. Nothing is stored but one number a position.
+//!
 //! Perplexity is `exp` of the mean of `-ln p` over all scored tokens; the error is that of the mean, times the
 //! perplexity.
+
+mod against;
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -19,6 +24,7 @@ use serde::Serialize;
 use super::load::{self, Loaded};
 use super::options::{self, EngineOptions, positive};
 use super::{Interrupted, Ui, Usage, interrupt, report};
+use crate::gguf::TensorInfo;
 use crate::tokenizer::Special;
 
 /// Measure the perplexity of a text
@@ -45,6 +51,11 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = positive)]
     windows: Option<usize>,
 
+    /// Compare with the predictions of this model, say the one that MODEL was converted from: their divergence, and how
+    /// often both find the same token likeliest
+    #[arg(long, value_name = "PARENT")]
+    against: Option<PathBuf>,
+
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -64,7 +75,14 @@ struct Report {
     windows: usize,
     window: usize,
     stride: usize,
+    /// Bits that tensors take for a weight.
+    bits_per_weight: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    against: Option<against::Report>,
 }
+
+/// Tokens that two models evaluate in turn: what is stored of logits.
+const TURN: usize = 8;
 
 /// Evaluates the windows one by one and prints the result.
 pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
@@ -82,6 +100,21 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
             args.window
         );
     }
+    let parent_file = args.against.as_deref().map(load::file).transpose()?;
+    let mut parent = match &parent_file {
+        Some(file) => {
+            let parent = Loaded::new(file, &engine, ui)?;
+            let vocab = [&parent, &model].map(|loaded| loaded.engine.model().config.vocab);
+            if vocab[0] != vocab[1] || parent.tokenizer.encode_prompt(&text, Special::Ignore) != ids {
+                bail!(
+                    "{} reads the text as other tokens: choose a model of the same vocabulary",
+                    file.path().display()
+                );
+            }
+            Some((parent, against::Compared::default(), Vec::new()))
+        }
+        None => None,
+    };
     let flag = interrupt::flag()?;
     let bos = model.tokenizer.leading_bos();
     let mut progress = ui.progress("windows", count as u64);
@@ -98,13 +131,32 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
         let (before, scored) = window.split_at(plan.scored.start);
         model.engine.eval(before)?;
         let mut failure = None;
+        if let Some((parent, ..)) = &mut parent {
+            parent.engine.truncate(0);
+            parent.engine.eval(before)?;
+        }
         // The last token is the target of the last prediction only.
-        model.engine.eval_each(&scored[..scored.len() - 1], |position, logits| {
-            match window.get(position + 1).and_then(|target| log_probability(logits, *target)) {
-                Some(log) => sum.add(-log),
-                None => failure = failure.or(Some(start + position)),
+        let scored = &scored[..scored.len() - 1];
+        for turn in scored.chunks(if parent.is_some() { TURN } else { scored.len() }) {
+            if let Some((parent, _, stored)) = &mut parent {
+                stored.clear();
+                parent.engine.eval_each(turn, |_, logits| stored.extend_from_slice(logits))?;
             }
-        })?;
+            let mut i = 0;
+            model.engine.eval_each(turn, |position, logits| {
+                let target = window.get(position + 1).copied().unwrap_or(u32::MAX);
+                let log = log_probability(logits, target);
+                sum.add(-log.unwrap_or_default());
+                let compared = parent.as_mut().is_none_or(|(_, compared, stored)| {
+                    let vocab = logits.len();
+                    compared.add(&stored[i * vocab..(i + 1) * vocab], logits, target)
+                });
+                if log.is_none() || !compared {
+                    failure = failure.or(Some(start + position));
+                }
+                i += 1;
+            })?;
+        }
         if let Some(position) = failure {
             bail!(
                 "the logits after token {position} of the text are not numbers: the model file is damaged or its arithmetic overflowed"
@@ -118,6 +170,10 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     }
     progress.finish();
     let (ppl, ppl_error) = sum.perplexity();
+    let against = parent.map(|(_, compared, _)| compared.report());
+    let sum_of = |of: fn(&TensorInfo) -> u64| file.tensors().iter().map(of).sum::<u64>();
+    let bytes = sum_of(|tensor| tensor.bytes().unwrap_or(0));
+    let bits_per_weight = bytes as f64 * 8.0 / sum_of(TensorInfo::elements).max(1) as f64;
     if args.json {
         return report::json(&Report {
             ppl,
@@ -128,14 +184,29 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
             windows: count,
             window: plan.window,
             stride: plan.stride,
+            bits_per_weight,
+            against,
         });
     }
     use std::io::Write as _;
+    let mut out = std::io::stdout().lock();
+    if let Some(against) = &against {
+        writeln!(
+            out,
+            "parent's ppl {:.4}; divergence from it {:.5} +/- {:.5}, 99 % below {:.4}, largest {:.4}; same token on top {:.1} %; {bits_per_weight:.2} bits a weight",
+            against.ppl,
+            against.kld_mean,
+            against.kld_error,
+            against.kld_p99,
+            against.kld_max,
+            against.same_top * 100.0
+        )
+        .context("cannot write the result")?;
+    }
     writeln!(
-        std::io::stdout().lock(),
+        out,
         "ppl {ppl:.4} +/- {ppl_error:.4} over {} predictions in {count} windows of {} tokens",
-        sum.count,
-        plan.window
+        sum.count, plan.window
     )
     .context("cannot write the result")
 }

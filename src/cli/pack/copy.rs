@@ -106,7 +106,7 @@ fn encode(
         let mut x = vec![0.0; matrix.cols()];
         for (i, out) in out.chunks_mut(row_bytes).enumerate() {
             matrix.decode_row(first + i, &mut x);
-            quantize(ty, &x, out).map_err(|error| (first + i, error))?;
+            quantize(ty, &x, None, out).map_err(|error| (first + i, error))?;
         }
         Ok(())
     };

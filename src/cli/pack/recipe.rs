@@ -19,6 +19,20 @@ pub fn is_own(ty: GgmlType) -> bool {
     ty >= GgmlType::Q4_0S
 }
 
+/// The type that rows get which are no whole blocks of 256: blocks of 32, of as many bits or the next that there is.
+fn stand_in(wished: GgmlType) -> Option<GgmlType> {
+    use GgmlType as T;
+    Some(match wished {
+        T::Q2_K | T::Q3_K | T::IQ4_XS => T::IQ4_NL,
+        T::Q4_K => T::Q5_0,
+        T::Q5_K => T::Q5_1,
+        T::Q6_K => T::Q8_0,
+        T::TQ1_0 | T::TQ2_0 => T::Q4_0,
+        own if is_own(own) => T::Q4_0,
+        _ => return None,
+    })
+}
+
 /// The type of one tensor.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -38,9 +52,7 @@ impl Recipe {
         if fits(wished) {
             return Choice { ty: wished, in_place_of: None };
         }
-        // What our own types of 4 bits are made from has shorter blocks.
-        let smaller = GgmlType::Q4_0;
-        let ty = if is_own(wished) && fits(smaller) { smaller } else { tensor.ty };
+        let ty = stand_in(wished).filter(|&ty| fits(ty)).unwrap_or(tensor.ty);
         Choice { ty, in_place_of: Some(wished) }
     }
 

@@ -40,6 +40,7 @@ mod tq2_0;
 pub mod drive;
 
 pub use geometry::{Geometry, GgmlType};
+pub(crate) use iq4_nl::VALUES as IQ4_STEPS;
 pub use layout::Layout;
 
 use crate::kernel::isa::Isa;

@@ -42,7 +42,7 @@ fn ranged(x: &[f32], top: u8) -> (f32, f32, [u8; 32]) {
 }
 
 /// Fifth bits in element order, then nibbles.
-fn put_fives(codes: &[u8; 32], out: &mut [u8]) {
+pub(super) fn put_fives(codes: &[u8; 32], out: &mut [u8]) {
     let fifths = codes.iter().enumerate().fold(0u32, |bits, (i, &code)| bits | u32::from(code >> 4) << i);
     out[..4].copy_from_slice(&fifths.to_le_bytes());
     put_nibbles(&codes.map(|code| code & 15), &mut out[4..]);

@@ -26,7 +26,7 @@ pub(super) static FORMAT: Format = Format {
 };
 
 /// The steps, finer near zero: where the weights are.
-pub(super) const VALUES: [i8; 16] =
+pub(crate) const VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// The 32 values from the table, in element order.
