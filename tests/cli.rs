@@ -611,6 +611,13 @@ fn ppl_scores_whole_windows() {
     }
     let strided = json(&ppl(&["--window", "64", "--stride", "16", "--windows", "3"]));
     assert_eq!((strided["windows"].as_u64(), strided["scored"].as_u64()), (Some(3), Some(48)));
+    // A model is as far from itself as it should be.
+    let own = place.model.to_str().expect("a path");
+    let compared = json(&ppl(&["--window", "64", "--against", own]));
+    assert_eq!(figure(&compared), figure(&value));
+    let against = &compared["against"];
+    assert_eq!((against["kld_max"].as_f64(), against["same_top"].as_f64()), (Some(0.0), Some(1.0)));
+    assert!((against["ppl"].as_f64().expect("n") / value["ppl"].as_f64().expect("n") - 1.0).abs() < 1e-6);
     fails(&ppl(&["--window", "5000"]), 1, &["5000"]);
     fails(&ppl(&["--window", "64", "--stride", "64"]), 2, &["--stride"]);
 }

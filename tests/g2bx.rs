@@ -284,6 +284,8 @@ fn matrices_are_converted_and_the_embedding_is_spared() {
         (&["--vvc"], "Q4_VVC", 256, 0.6),
         (&["--type", "q5_1"], "Q5_1", 32, 0.04),
         (&["--type", "Q8_0"], "Q8_0", 32, 0.005),
+        (&["--type", "Q4_K"], "Q4_K", 256, 0.1),
+        (&["--type", "Q6_K"], "Q6_K", 256, 0.03),
         (&["--type", "F16"], "F16", 1, 0.001),
     ] {
         let mut all: Vec<&dyn AsRef<OsStr>> = options.iter().map(|o| o as &dyn AsRef<OsStr>).collect();
@@ -301,8 +303,9 @@ fn matrices_are_converted_and_the_embedding_is_spared() {
         }
         assert_eq!(type_of(&file, "output_norm.weight"), "F32");
         let number = file.meta().u64("general.file_type").ok().flatten();
-        let expected =
-            [("Q4_0", 2), ("Q5_1", 9), ("Q8_0", 7), ("F16", 1)].into_iter().find(|(name, _)| *name == ty);
+        let expected = [("Q4_0", 2), ("Q5_1", 9), ("Q8_0", 7), ("Q4_K", 14), ("Q6_K", 18), ("F16", 1)]
+            .into_iter()
+            .find(|(name, _)| *name == ty);
         assert_eq!(number, expected.map(|(_, number)| number));
         // It runs, and as GGUF says the same.
         let plain = place.path("plain.gguf");
