@@ -33,9 +33,9 @@ impl Unit {
 }
 
 /// How much an element's error counts beside its size: the mean square of its block times this, plus its own square. Large
-/// weights carry more of what a model has learnt than their number says: on both models of docs/BENCHMARKS.md the divergence
-/// falls by 3 % (formats of 256 scales) to 30 % (a scale for 256 weights) against errors that all count alike. With
-/// less than 1, errors of ordinary elements grow faster than those of large ones fall.
+/// weights carry more of what a model has learnt than their number says: on SmolLM2-135M, against errors that all count
+/// alike, the divergence from the parent fell by 30 % (Q4_0S, with 1 and with 3 here), 7 % (Q3_K, the same) and 2 % (IQ4_NL,
+/// with 2). With less than 1, errors of ordinary elements grow faster than those of large ones fall.
 const EVEN: f32 = 2.0;
 
 /// Numbers and weights of a block in `B` sub-blocks of `N`.
