@@ -51,10 +51,13 @@ fn tiny_models_of_every_architecture() {
     let ids = ids(&json("archs/archs.json")["tokens"]);
     for name in ARCHS {
         let file = golden::arch(name);
-        for kv in [KvType::F16, KvType::F32] {
+        for kv in [KvType::F16, KvType::F32, KvType::Q8, KvType::K8V4] {
             let mut ways = Vec::new();
             for isa in Isa::all() {
-                for (threads, batch) in [(1, 1), (1, 64), (2, 3), (2, 64), (3, 1), (3, 7)] {
+                let all = [(1, 64), (2, 3), (3, 7), (2, 64), (3, 1), (1, 1)];
+                // Enough for types that differ in how numbers are stored and read only.
+                let some = if matches!(kv, KvType::F16 | KvType::F32) { &all[..] } else { &all[..3] };
+                for &(threads, batch) in some {
                     ways.push(Way { isa, threads, batch });
                 }
             }
@@ -92,7 +95,7 @@ fn real_models() {
             Way { isa: fast, threads: 2, batch: 64 },
             Way { isa: fast, threads: 3, batch: 7 },
         ];
-        for kv in [KvType::F16, KvType::F32] {
+        for kv in [KvType::F16, KvType::F32, KvType::Q8, KvType::K8V4] {
             same_in_every_way(name, &file, kv, false, &int8, &ids[..ids.len().min(16)]);
         }
         let exact = [Way { isa: fast, threads: 2, batch: 3 }, Way { isa: fast, threads: 2, batch: 64 }];

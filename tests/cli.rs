@@ -95,7 +95,7 @@ fn text_of(value: &Value) -> &str {
 #[test]
 fn wrong_command_lines_exit_with_2() {
     let place = Place::new();
-    let cases: [&[&str]; 16] = [
+    let cases: [&[&str]; 17] = [
         &["--no-such-option"],
         &["x", "-n", "-5"],
         &["x", "-n", "1.5"],
@@ -110,7 +110,8 @@ fn wrong_command_lines_exit_with_2() {
         &["x", "--seed", "-1"],
         &["x", "-t", "-1"],
         &["x", "--batch", "0"],
-        &["x", "--kv", "q8"],
+        &["x", "--kv", "q7"],
+        &["x", "--kv", "q8", "--q8-kv"],
         &["x", "-f", "y"],
     ];
     for args in cases {
@@ -618,6 +619,13 @@ fn ppl_scores_whole_windows() {
     let against = &compared["against"];
     assert_eq!((against["kld_max"].as_f64(), against["same_top"].as_f64()), (Some(0.0), Some(1.0)));
     assert!((against["ppl"].as_f64().expect("n") / value["ppl"].as_f64().expect("n") - 1.0).abs() < 1e-6);
+    let against = |args: &[&str]| {
+        json(&ppl(&[&["--window", "64", "--against-kv"], args].concat()))["against"].clone()
+    };
+    let same = against(&["f16"]);
+    assert_eq!((same["kld_max"].as_f64(), same["same_top"].as_f64()), (Some(0.0), Some(1.0)));
+    assert!(against(&["f32"])["kld_mean"].as_f64().is_some_and(|kld| kld > 0.0 && kld < 1e-3));
+    fails(&ppl(&["--window", "64", "--q8-kv"]), 1, &["heads of 16", "--kv f16"]);
     fails(&ppl(&["--window", "5000"]), 1, &["5000"]);
     fails(&ppl(&["--window", "64", "--stride", "64"]), 2, &["--stride"]);
 }

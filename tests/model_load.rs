@@ -6,7 +6,7 @@ use common::tiny::{Tiny, encode};
 use twinband::gguf::File;
 use twinband::head::{Engine, EngineOptions};
 use twinband::kernel::format::GgmlType;
-use twinband::model::{EvalError, Model, StateError};
+use twinband::model::{EvalError, KvType, Model, StateError};
 
 fn load_error(tiny: &Tiny) -> String {
     let file = File::from_bytes(tiny.build()).expect("a GGUF");
@@ -150,6 +150,25 @@ fn bad_requests_are_errors_and_leave_the_state_as_it_was() {
     assert_eq!(engine.eval(&[1, 2]), Err(EvalError::ContextFull { asked: 2, position: 3, ctx: 4 }));
     assert_eq!(engine.position(), 3);
     engine.eval(&[5]).expect("the last that fits");
+}
+
+#[test]
+fn memory_of_the_cache_follows_from_its_type() {
+    let of = |head_dim: u64, kv: KvType| {
+        let file = File::from_bytes(Tiny::new().with(|t| t.head_dim = head_dim).build()).expect("a GGUF");
+        let model = Model::load(&file).expect("a model");
+        let options = EngineOptions { ctx: 100, kv, ..EngineOptions::new(&model, 1) };
+        Engine::plan(&model.outline, &options).map(|plan| plan.kv_bytes)
+    };
+    // 2 layers, 100 positions, 2 heads of 64 numbers: 4 blocks of keys and as many of values.
+    let position =
+        [(KvType::F32, 8 * 128), (KvType::F16, 4 * 128), (KvType::Q8, 8 * 34), (KvType::K8V4, 4 * (34 + 18))];
+    for (kv, bytes) in position {
+        assert_eq!(of(64, kv), Ok(200 * bytes), "{kv:?}");
+    }
+    for kv in [KvType::Q8, KvType::K8V4] {
+        assert_eq!(of(48, kv), Err(StateError::Heads { len: 48, block: 32 }));
+    }
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl<'f> Loaded<'f> {
         let threads = if options.threads == 0 { host.default_threads() } else { options.threads };
         let mut chosen =
             head::EngineOptions { isa, exact: options.exact, ..head::EngineOptions::new(&model, threads) };
-        chosen.kv = options.kv.into();
+        chosen.kv = options.kv().into();
         chosen.batch = options.batch.unwrap_or(chosen.batch);
         chosen.ctx = options.ctx.unwrap_or(chosen.ctx);
         let trained = model.config.train_ctx;

@@ -33,9 +33,13 @@ pub struct EngineOptions {
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub isa: String,
 
-    /// Precision of the KV cache
+    /// How the KV cache is kept; fewer bits take less memory and change the text
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv: Kv,
+
+    /// The same as --kv q8
+    #[arg(long, conflicts_with = "kv")]
+    pub q8_kv: bool,
 
     /// Prompt tokens evaluated at once [default: 128]
     #[arg(short, long, value_name = "N", value_parser = positive)]
@@ -50,13 +54,25 @@ pub struct EngineOptions {
     pub gpu: super::gpu::GpuArgs,
 }
 
-/// Precision of the KV cache.
+impl EngineOptions {
+    /// How the KV cache is kept.
+    pub fn kv(&self) -> Kv {
+        if self.q8_kv { Kv::Q8 } else { self.kv }
+    }
+}
+
+/// How the KV cache is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kv {
-    /// Half precision.
+    /// Half precision
     F16,
-    /// Single precision: twice the memory.
+    /// Single precision: twice the memory
     F32,
+    /// Blocks of Q8_0: 53 % of the memory
+    Q8,
+    /// Keys in blocks of Q8_0, values in Q4_0: 41 % of the memory
+    #[value(name = "k8v4")]
+    K8V4,
 }
 
 impl From<Kv> for KvType {
@@ -64,6 +80,8 @@ impl From<Kv> for KvType {
         match kv {
             Kv::F16 => Self::F16,
             Kv::F32 => Self::F32,
+            Kv::Q8 => Self::Q8,
+            Kv::K8V4 => Self::K8V4,
         }
     }
 }

@@ -22,7 +22,7 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use super::load::{self, Loaded};
-use super::options::{self, EngineOptions, positive};
+use super::options::{self, EngineOptions, Kv, positive};
 use super::{Interrupted, Ui, Usage, interrupt, report};
 use crate::gguf::TensorInfo;
 use crate::tokenizer::Special;
@@ -55,6 +55,10 @@ pub struct Args {
     /// often both find the same token likeliest
     #[arg(long, value_name = "PARENT")]
     against: Option<PathBuf>,
+
+    /// The same with the KV cache of the other model kept as TYPE; without --against, that is MODEL itself
+    #[arg(long, value_name = "TYPE")]
+    against_kv: Option<Kv>,
 
     /// Print one JSON object
     #[arg(long)]
@@ -100,10 +104,12 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
             args.window
         );
     }
-    let parent_file = args.against.as_deref().map(load::file).transpose()?;
+    let parent_path = args.against.as_deref().or(args.against_kv.map(|_| args.model.as_path()));
+    let parent_file = parent_path.map(load::file).transpose()?;
     let mut parent = match &parent_file {
         Some(file) => {
-            let parent = Loaded::new(file, &engine, ui)?;
+            let kv = args.against_kv.unwrap_or(engine.kv());
+            let parent = Loaded::new(file, &EngineOptions { kv, q8_kv: false, ..engine.clone() }, ui)?;
             let vocab = [&parent, &model].map(|loaded| loaded.engine.model().config.vocab);
             if vocab[0] != vocab[1] || parent.tokenizer.encode_prompt(&text, Special::Ignore) != ids {
                 bail!(

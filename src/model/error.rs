@@ -112,6 +112,16 @@ pub enum StateError {
         /// The largest possible.
         max: usize,
     },
+    /// Heads are no whole blocks of the cache's type.
+    #[error(
+        "heads of {len} numbers are no whole blocks of {block}, which --kv q8 and k8v4 need: choose --kv f16"
+    )]
+    Heads {
+        /// Numbers of a head.
+        len: usize,
+        /// Numbers of a block.
+        block: usize,
+    },
     /// The system has not that much.
     #[error("no memory for {bytes} bytes of {what}: choose a smaller --ctx")]
     Memory {

@@ -4,18 +4,19 @@
 use super::acts::SharedActs;
 use super::config::Activation;
 use super::error::EvalError;
-use super::kv::Span;
+use super::kv::{SharedCache, Span};
 use super::state::Lent;
 use super::weights::{Layer, Linear};
 use super::{Config, Model};
 use crate::kernel::isa::Isa;
 use crate::kernel::op::activation::{geglu, swiglu};
+use crate::kernel::op::attend::Queries;
 use crate::kernel::op::finite::all_finite;
 use crate::kernel::op::map::{add, scale};
 use crate::kernel::op::matmul::{Input, ROW_UNIT, matmul};
 use crate::kernel::op::rmsnorm::rms_norm;
 use crate::kernel::op::rope::rotate;
-use crate::kernel::par::{Member, Shared};
+use crate::kernel::par::{Cols, Member, Shared};
 use crate::simd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -172,8 +173,8 @@ impl Pass<'_> {
                 turn(head, &w.k_norm, t);
             }
         }
-        b.keys.store(m, self.isa, layer, self.pos, c.head_dim, &mut k);
-        b.values.store(m, self.isa, layer, self.pos, ROW_UNIT, &mut b.v.cols(m, ROW_UNIT));
+        let mut v = b.v.cols(m, SharedCache::VALUES);
+        b.cache.store(m, self.isa, (layer, self.pos), c.head_dim, &mut k, &mut v);
     }
 
     /// Attention, head by head; heads that share a key head are taken together where there are enough for everyone.
@@ -188,15 +189,18 @@ impl Pass<'_> {
         while let Some((t, cell, out)) = cells.advance() {
             let pos = self.pos + t;
             let first_head = cell * heads;
-            let span = Span {
-                layer,
-                first: c.first_seen(layer, pos),
-                end: pos + 1,
-                kv_head: first_head / c.group(),
-                scale: c.attn_scale,
+            let first = c.first_seen(layer, pos);
+            let span = Span { layer, first, end: pos + 1, kv_head: first_head / c.group() };
+            let queries = Queries {
+                data: &q[t * c.q_dim() + first_head * c.head_dim..],
+                stride: c.q_dim(),
+                heads,
+                len: c.head_dim,
+                seen: &[0..pos + 1 - first],
             };
-            let q = &q[t * c.q_dim() + first_head * c.head_dim..][..heads * c.head_dim];
-            b.keys.attend(&b.values, m, self.isa, &span, heads, q, &mut worker.scores, out);
+            let width = out.len();
+            let mut out = Cols::whole(out, width);
+            b.cache.attend(m, self.isa, &span, &queries, c.attn_scale, &mut worker.scores, &mut out);
         }
     }
 

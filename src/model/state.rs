@@ -42,8 +42,7 @@ pub struct Plan {
 pub struct State {
     pub(super) options: StateOptions,
     pos: usize,
-    k: Cache,
-    v: Cache,
+    cache: Cache,
     buffers: Buffers,
     /// The final hidden vectors of the last batch, `[batch][dim]`.
     hidden: Vec<f32>,
@@ -154,10 +153,8 @@ pub(super) struct Lent<'a> {
     pub rope_local: Shared<'a, f32>,
     /// The final hidden vectors, `[tokens][dim]`
     pub hidden: Shared<'a, f32>,
-    /// Keys.
-    pub keys: SharedCache<'a>,
-    /// Values.
-    pub values: SharedCache<'a>,
+    /// Keys and values of all positions.
+    pub cache: SharedCache<'a>,
     /// One a member.
     pub workers: Shared<'a, Worker>,
 }
@@ -166,7 +163,8 @@ impl State {
     /// How much memory [`State::new`] takes for a model of this outline.
     pub fn plan(outline: &Outline, options: &StateOptions) -> Result<Plan, StateError> {
         let c = &outline.config;
-        let per_token = c.n_layers * (c.k_dim() + c.v_dim()) * options.kv.bytes();
+        options.kv.check(c)?;
+        let per_token = c.n_layers * options.kv.bytes(c);
         let max = usize::MAX / 4 / per_token.max(c.group() * 64);
         if !(1..=max).contains(&options.ctx) {
             return Err(StateError::Context { ctx: options.ctx, max });
@@ -180,7 +178,7 @@ impl State {
         Self::plan(&model.outline, &options)?;
         let c = &model.config;
         let s = Sizes::new(&model.outline, &options);
-        let (n, cells) = (options.batch, c.n_layers * options.ctx);
+        let n = options.batch;
         let floats = |len: usize| zeros::<f32>(n * len, "buffers");
         let worker = |_| {
             let mut w = Worker::default();
@@ -191,8 +189,7 @@ impl State {
         };
         Ok(Self {
             pos: 0,
-            k: Cache::new(options.kv, cells * s.k, "keys", kv)?,
-            v: Cache::new(options.kv, cells * s.v, "values", kv)?,
+            cache: Cache::new(options.kv, c, options.ctx, kv)?,
             buffers: Buffers {
                 x: floats(s.dim)?,
                 xn: Acts::new(s.dim, n, s.forms.x, s.forms.x_refined),
@@ -266,8 +263,7 @@ impl State {
             rope: share!(b.rope, c.rope.n_rot),
             rope_local: share!(b.rope_local, c.rope.n_rot),
             hidden: share!(self.hidden, c.dim),
-            keys: self.k.share(c.k_dim(), self.options.ctx),
-            values: self.v.share(c.v_dim(), self.options.ctx),
+            cache: self.cache.share(c, self.options.ctx),
             workers: Shared::new(&mut b.workers, 1),
         }
     }

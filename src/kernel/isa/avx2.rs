@@ -26,6 +26,13 @@ macro_rules! op {
     };
 }
 
+impl Avx2 {
+    #[inline(always)]
+    fn widen_i8(self, from: &[i8; 8]) -> __m256 {
+        op!(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().cast()))))
+    }
+}
+
 impl Simd for Avx2 {
     type V = __m256;
 

@@ -25,6 +25,7 @@ macro_rules! as_avx2 {
 impl Simd for Avx512 {
     type V = __m256;
     type W = __m512;
+    const QUERIES: usize = 8;
 
     #[inline(always)]
     fn vectorize<R>(self, f: impl FnOnce() -> R) -> R {
@@ -79,6 +80,13 @@ impl Simd for Avx512 {
         op!({
             let (low, high) = (_mm_loadu_si128(low.as_ptr().cast()), _mm_loadu_si128(high.as_ptr().cast()));
             _mm512_cvtph_ps(_mm256_set_m128i(high, low))
+        })
+    }
+    #[inline(always)]
+    fn widen2_i8(self, low: &[i8; 8], high: &[i8; 8]) -> __m512 {
+        op!({
+            let (low, high) = (_mm_loadl_epi64(low.as_ptr().cast()), _mm_loadl_epi64(high.as_ptr().cast()));
+            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_unpacklo_epi64(low, high)))
         })
     }
 }

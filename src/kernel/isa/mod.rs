@@ -168,6 +168,8 @@ pub trait Simd: Copy + Send + Sync {
     /// To f16 bit patterns, nearest even, overflow to infinity.
     fn narrow(self, v: Self::V, to: &mut [u16; 8]);
 
+    /// Vectors to multiply by one that was widened, which leave registers for all sums of theirs that are under way.
+    const QUERIES: usize;
     /// Two vectors side by side.
     type W: Copy;
     /// Two vectors.
@@ -184,6 +186,8 @@ pub trait Simd: Copy + Send + Sync {
     fn mul2(self, a: Self::W, b: Self::W) -> Self::W;
     /// Eight f16 bit patterns in each half, widened exactly.
     fn widen2(self, low: &[u16; 8], high: &[u16; 8]) -> Self::W;
+    /// Eight small integers in each half, as f32.
+    fn widen2_i8(self, low: &[i8; 8], high: &[i8; 8]) -> Self::W;
 
     /// The sum of the lanes in the contract's tree: `s4[i] = v[i] + v[i+4]`, `s2[i] = s4[i] + s4[i+2]`,
     /// `s2[0] + s2[1]`.
@@ -219,6 +223,7 @@ pub trait Simd: Copy + Send + Sync {
 /// In an implementation of [`Simd`] without wider vectors: two vectors side by side are two vectors.
 macro_rules! two_vectors {
     () => {
+        const QUERIES: usize = 3;
         type W = [Self::V; 2];
 
         #[inline(always)]
@@ -248,6 +253,10 @@ macro_rules! two_vectors {
         #[inline(always)]
         fn widen2(self, low: &[u16; 8], high: &[u16; 8]) -> Self::W {
             [self.widen(low), self.widen(high)]
+        }
+        #[inline(always)]
+        fn widen2_i8(self, low: &[i8; 8], high: &[i8; 8]) -> Self::W {
+            [self.widen_i8(low), self.widen_i8(high)]
         }
     };
 }
@@ -312,7 +321,11 @@ mod tests {
         let both = s.add2(s.mul2(s.pair(x, y), s.load_both(&a)), s.splat2(1.5));
         let [low, high] = s.halves(both);
         let [wide_low, wide_high] = s.halves(s.widen2(&h, &[0x3c00; 8]));
+        let [some, others] =
+            s.halves(s.widen2_i8(&codes[0].map(|c| c as i8), &[-128, 127, -1, 0, 1, 64, -64, 99]));
         vec![
+            out(some),
+            out(others),
             out(low),
             out(high),
             out(wide_low),

@@ -17,6 +17,13 @@ fn zip(a: [f32; 8], b: [f32; 8], f: impl Fn(f32, f32) -> f32) -> [f32; 8] {
     std::array::from_fn(|i| f(a[i], b[i]))
 }
 
+impl Scalar {
+    #[inline(always)]
+    fn widen_i8(self, from: &[i8; 8]) -> [f32; 8] {
+        from.map(f32::from)
+    }
+}
+
 impl Simd for Scalar {
     type V = [f32; 8];
 

@@ -1,146 +1,209 @@
-//! Attention of the heads that share one key and value head, at one position.
+//! Attention of the query heads that share one key and value head, of one token or several.
 
-use super::dot::dot;
 use super::element::Element;
 use super::softmax::exp_sum;
 use crate::kernel::isa::Simd;
+use crate::kernel::par::Cols;
+use std::ops::Range;
 
-/// One head of a cache: for every position `len` elements, `stride` apart.
+/// One head of a cache: `len` numbers for every position.
 #[derive(Clone, Copy)]
-pub struct Head<'a, E> {
+pub struct Head<'a, E: Element> {
     /// The positions that are looked at, `[positions][stride]`
-    pub data: &'a [E],
-    /// Elements of a position, all heads together.
+    pub data: &'a [E::Raw],
+    /// The memory of a position, all heads together.
     pub stride: usize,
     /// Where the head begins.
     pub at: usize,
-    /// Its elements.
+    /// Its numbers.
     pub len: usize,
 }
 
-impl<'a, E> Head<'a, E> {
+impl<'a, E: Element> Head<'a, E> {
     #[inline(always)]
-    fn rows(&self) -> impl Iterator<Item = &'a [E]> + use<'a, E> {
-        let (at, len) = (self.at, self.len);
-        self.data.chunks_exact(self.stride).map(move |row| &row[at..at + len])
+    fn row(&self, p: usize) -> &'a [E::Raw] {
+        &self.data[p * self.stride + self.at..][..E::raw(self.len)]
     }
 
-    /// Elements `at..at + len` of the head.
+    #[inline(always)]
+    fn rows(&self, positions: Range<usize>) -> impl Iterator<Item = &'a [E::Raw]> + use<'a, E> {
+        let (at, end) = (self.at, self.at + E::raw(self.len));
+        let data = &self.data[positions.start * self.stride..positions.end * self.stride];
+        data.chunks_exact(self.stride).map(move |row| &row[at..end])
+    }
+
+    /// Numbers `at..at + len` of the head.
     fn part(self, at: usize, len: usize) -> Self {
-        Self { at: self.at + at, len, ..self }
+        Self { at: self.at + E::raw(at), len, ..self }
     }
 }
 
-/// For every head `h`: `out[h] = sum_p e[p] * v[p] / sum_p e[p]` with `e[p] = exp(q[h] . k[p] * scale - max)`.
+/// The query heads of some tokens that attend to one head of the cache.
+#[derive(Clone, Copy)]
+pub struct Queries<'a> {
+    /// The first token's first head begins here; a token is `stride` behind the one before.
+    pub data: &'a [f32],
+    /// Numbers of a token, all heads together.
+    pub stride: usize,
+    /// Heads of a token, side by side.
+    pub heads: usize,
+    /// Numbers of a head.
+    pub len: usize,
+    /// For every token the positions that it sees, of those that the cache's heads hold.
+    pub seen: &'a [Range<usize>],
+}
+
+impl<'a> Queries<'a> {
+    /// Query `i`, heads of a token in a row.
+    #[inline(always)]
+    fn get(&self, i: usize) -> (&'a [f32], Range<usize>) {
+        let (token, head) = (i / self.heads, i % self.heads);
+        (&self.data[token * self.stride + head * self.len..][..self.len], self.seen[token].clone())
+    }
+}
+
+/// For every query `q` into its own `out`: `sum_p e[p] * v[p] / sum_p e[p]` with `e[p] = exp(q . k[p] * scale - max)`, over
+/// the positions `p` that it sees.
 ///
-/// `q` is `[heads][k.len]`, `out` `[heads][v.len]`. The weighted sum runs over positions in ascending order, one
-/// accumulator an element; the division comes last. `scores` is scratch.
+/// `out` has a row for each token, and `v.len` columns for each of its heads. The weighted sum runs over positions in
+/// ascending order, one accumulator an element; the division comes last. So a query has the same bits alone and together
+/// with others. `scores` is scratch.
 #[inline(always)]
-pub fn attend<S: Simd, E: Element>(
+pub fn attend<S: Simd, K: Element, V: Element>(
     s: S,
-    q: &[f32],
-    k: Head<'_, E>,
-    v: Head<'_, E>,
+    queries: &Queries<'_>,
+    k: Head<'_, K>,
+    v: Head<'_, V>,
     scale: f32,
     scores: &mut Vec<f32>,
-    out: &mut [f32],
+    out: &mut Cols<'_, f32>,
 ) {
-    let n = k.data.len() / k.stride;
-    let heads = q.len() / k.len;
-    scores.resize(heads * n, 0.0);
-    let mut h = 0;
-    while h < heads {
-        // Stored numbers are widened once for several heads. No head is left over alone if that can be helped.
-        let take = match heads - h {
-            1 => 1,
-            2 | 4 => 2,
+    let few = Few { s, queries, k, v, scale };
+    let (mut first, count) = (0, queries.seen.len() * queries.heads);
+    while first < count {
+        // Stored numbers are read once for several queries. None is left over alone if that can be helped.
+        let take = match (count - first, S::QUERIES) {
+            (left @ (1 | 2), _) | (left @ (4 | 6 | 8), 8) => left,
+            (4, _) => 2,
+            (7, 8) => 4,
+            (9 | 10 | 12, 8) => 6,
+            (11.., 8) => 8,
             _ => 3,
         };
-        let q = &q[h * k.len..][..take * k.len];
-        let scores = &mut scores[h * n..][..take * n];
-        let out = &mut out[h * v.len..][..take * v.len];
         match take {
-            1 => some::<S, E, 1>(s, q, k, v, scale, scores, out),
-            2 => some::<S, E, 2>(s, q, k, v, scale, scores, out),
-            _ => some::<S, E, 3>(s, q, k, v, scale, scores, out),
+            1 => few.attend::<1>(first, scores, out),
+            2 => few.attend::<2>(first, scores, out),
+            4 if S::QUERIES == 8 => few.attend::<4>(first, scores, out),
+            6 if S::QUERIES == 8 => few.attend::<6>(first, scores, out),
+            8 if S::QUERIES == 8 => few.attend::<8>(first, scores, out),
+            _ => few.attend::<3>(first, scores, out),
         }
-        h += take;
+        first += take;
     }
 }
 
-/// The same for `N` heads: as many as leave registers for all sums that are under way.
-#[inline(always)]
-fn some<S: Simd, E: Element, const N: usize>(
+/// The operands of attention.
+struct Few<'a, S, K: Element, V: Element> {
     s: S,
-    q: &[f32],
-    k: Head<'_, E>,
-    v: Head<'_, E>,
+    queries: &'a Queries<'a>,
+    k: Head<'a, K>,
+    v: Head<'a, V>,
     scale: f32,
-    scores: &mut [f32],
-    out: &mut [f32],
-) {
-    let n = scores.len() / N;
-    let mut heads = [&q[..0]; N];
-    for (h, head) in heads.iter_mut().enumerate() {
-        *head = &q[h * k.len..][..k.len];
+}
+
+impl<S: Simd, K: Element, V: Element> Few<'_, S, K, V> {
+    /// [`attend`] for `N` queries: as many as leave registers for all sums that are under way.
+    #[inline(always)]
+    fn attend<const N: usize>(&self, first: usize, scores: &mut Vec<f32>, out: &mut Cols<'_, f32>) {
+        let (s, len) = (self.s, self.v.len);
+        let (mut queries, mut seen) = ([&[][..]; N], [const { 0..0 }; N]);
+        for i in 0..N {
+            (queries[i], seen[i]) = self.queries.get(first + i);
+        }
+        let ends = |ranges: &[Range<usize>; N]| ranges.iter().map(|seen| seen.end).max().unwrap_or(0);
+        let n = ends(&seen);
+        if scores.len() < N * n {
+            scores.resize(N * n, 0.0);
+        }
+        let scores = &mut scores[..N * n];
+        self.scores::<N>(queries, &seen, scores);
+        let mut sums = [s.splat(0.0); N];
+        for ((sum, scores), seen) in sums.iter_mut().zip(scores.chunks_exact_mut(n)).zip(&seen) {
+            *sum = s.splat(exp_sum(s, &mut scores[seen.clone()]));
+        }
+        let mut at = 0;
+        while at < len {
+            let width = match len - at {
+                64.. if N == 1 => 64,
+                32.. => 32,
+                left => left.min(16),
+            };
+            let v = self.v.part(at, width);
+            let mut to = |i: usize, sums: &[f32]| {
+                let (token, head) = ((first + i) / self.queries.heads, (first + i) % self.queries.heads);
+                out.row(token)[head * len + at..][..width].copy_from_slice(&sums[..width]);
+            };
+            match width {
+                64 => weigh::<S, V, N, 4>(s, scores, &seen, v, sums, &mut to),
+                32 => weigh::<S, V, N, 2>(s, scores, &seen, v, sums, &mut to),
+                _ => weigh::<S, V, N, 1>(s, scores, &seen, v, sums, &mut to),
+            }
+            at += width;
+        }
     }
-    let fours = k.data.chunks_exact(4 * k.stride);
-    let rest = fours.remainder();
-    let mut p = 0;
-    for four in fours {
-        let row = |i: usize| &four[i * k.stride + k.at..][..k.len];
-        let dots = dots::<S, E, N>(s, heads, [row(0), row(1), row(2), row(3)]);
-        for (h, dots) in dots.iter().enumerate() {
-            for (i, dot) in dots.iter().enumerate() {
-                scores[h * n + p + i] = dot * scale;
+
+    /// `scores[i][p] = queries[i] . k[p] * scale` for the positions that any of the queries sees: also where one does not see
+    /// what another does, so that all are computed alike.
+    #[inline(always)]
+    fn scores<const N: usize>(&self, queries: [&[f32]; N], seen: &[Range<usize>; N], scores: &mut [f32]) {
+        let n = scores.len() / N;
+        let mut p = seen.iter().map(|seen| seen.start).min().unwrap_or(0);
+        while p < n {
+            let count = (n - p).min(4);
+            // The last positions may be fewer than four: some are taken twice.
+            let row = |i: usize| self.k.row(p + i.min(count - 1));
+            let dots = dots::<S, K, N>(self.s, queries, [row(0), row(1), row(2), row(3)]);
+            for (dots, scores) in dots.iter().zip(scores.chunks_exact_mut(n)) {
+                for (score, dot) in scores[p..p + count].iter_mut().zip(dots) {
+                    *score = dot * self.scale;
+                }
+            }
+            p += count;
+        }
+    }
+}
+
+/// The [dot products](super::dot::dot) of `N` queries with the keys of four positions, two in each pair of vectors.
+#[inline(always)]
+fn dots<S: Simd, E: Element, const N: usize>(s: S, q: [&[f32]; N], k: [&[E::Raw]; 4]) -> [[f32; 4]; N] {
+    let units = k.map(E::units);
+    let n = units[0].len();
+    let units = units.map(|units| &units[..n]);
+    let eights = q.map(|q| &q.as_chunks::<8>().0[..n * E::EIGHTS]);
+    let mut acc = [[s.splat2(0.0); 2]; N];
+    for u in 0..n {
+        for e in 0..E::EIGHTS {
+            let k01 = E::load2(s, [(&units[0][u], e), (&units[1][u], e)]);
+            let k23 = E::load2(s, [(&units[2][u], e), (&units[3][u], e)]);
+            for (acc, q) in acc.iter_mut().zip(eights) {
+                let q = s.load_both(&q[u * E::EIGHTS + e]);
+                acc[0] = s.add2(acc[0], s.mul2(q, k01));
+                acc[1] = s.add2(acc[1], s.mul2(q, k23));
             }
         }
-        p += 4;
     }
-    for row in rest.chunks_exact(k.stride) {
-        for (h, q) in heads.iter().enumerate() {
-            scores[h * n + p] = dot(s, q, &row[k.at..][..k.len]) * scale;
-        }
-        p += 1;
-    }
-    let mut sums = [s.splat(0.0); N];
-    for (sum, scores) in sums.iter_mut().zip(scores.chunks_exact_mut(n)) {
-        *sum = s.splat(exp_sum(s, scores));
-    }
-    let mut at = 0;
-    while at < v.len {
-        let wide = if N == 1 { 64 } else { 32 };
-        let width = if v.len - at >= wide { wide } else { (v.len - at).min(16) };
-        let part = v.part(at, width);
-        match width {
-            64 => weigh::<S, E, N, 4>(s, scores, part, sums, out, at, v.len),
-            32 => weigh::<S, E, N, 2>(s, scores, part, sums, out, at, v.len),
-            _ => weigh::<S, E, N, 1>(s, scores, part, sums, out, at, v.len),
-        }
-        at += width;
-    }
-}
-
-/// The [dot products](dot) of `N` heads with the keys of four positions, two in each pair of vectors.
-#[inline(always)]
-fn dots<S: Simd, E: Element, const N: usize>(s: S, q: [&[f32]; N], k: [&[E]; 4]) -> [[f32; 4]; N] {
-    let (k8, k_rest) = (k.map(|k| k.as_chunks::<8>().0), k.map(|k| k.as_chunks::<8>().1));
-    let mut acc = [[s.splat2(0.0); 2]; N];
-    for i in 0..k8[0].len() {
-        let k = [E::load2(s, &k8[0][i], &k8[1][i]), E::load2(s, &k8[2][i], &k8[3][i])];
+    let done = n * E::EIGHTS * 8;
+    if done < q[0].len() {
+        // Fewer than eight numbers, and zeros after them: those add +0, which changes nothing.
+        let rest = k.map(|k| E::rest(&k[E::raw(done)..])[0]);
+        let k01 = E::load2(s, [(&rest[0], 0), (&rest[1], 0)]);
+        let k23 = E::load2(s, [(&rest[2], 0), (&rest[3], 0)]);
         for (acc, q) in acc.iter_mut().zip(q) {
-            let q = s.load_both(&q.as_chunks::<8>().0[i]);
-            acc[0] = s.add2(acc[0], s.mul2(q, k[0]));
-            acc[1] = s.add2(acc[1], s.mul2(q, k[1]));
-        }
-    }
-    if !k_rest[0].is_empty() {
-        let k = k_rest.map(padded);
-        let k = [E::load2(s, &k[0], &k[1]), E::load2(s, &k[2], &k[3])];
-        for (acc, q) in acc.iter_mut().zip(q) {
-            let q = s.load_both(&padded(q.as_chunks::<8>().1));
-            acc[0] = s.add2(acc[0], s.mul2(q, k[0]));
-            acc[1] = s.add2(acc[1], s.mul2(q, k[1]));
+            let mut padded = [0.0; 8];
+            padded[..q.len() - done].copy_from_slice(&q[done..]);
+            let q = s.load_both(&padded);
+            acc[0] = s.add2(acc[0], s.mul2(q, k01));
+            acc[1] = s.add2(acc[1], s.mul2(q, k23));
         }
     }
     let mut dots = [[0.0; 4]; N];
@@ -151,53 +214,56 @@ fn dots<S: Simd, E: Element, const N: usize>(s: S, q: [&[f32]; N], k: [&[E]; 4])
     dots
 }
 
-/// Fewer than eight elements, and zeros after them: those add +0, which changes nothing.
+/// Numbers `16 i..16 i + 16` of a row.
 #[inline(always)]
-fn padded<E: Element>(rest: &[E]) -> [E; 8] {
-    let mut pad = [E::default(); 8];
-    pad[..rest.len()].copy_from_slice(rest);
-    pad
+fn sixteen<S: Simd, E: Element>(s: S, row: &[E::Raw], i: usize) -> S::W {
+    let units = E::units(row);
+    let eight = |i: usize| (&units[i / E::EIGHTS], i % E::EIGHTS);
+    E::load2(s, [eight(2 * i), eight(2 * i + 1)])
 }
 
-/// The weighted sums of up to `16 W` elements of each position, divided by `sums`; `e` is `[N][positions]`. They go to `at..` of
-/// each head's `len` outputs.
+/// The weighted sums of up to `16 W` numbers of each position that a query sees, divided by `sums`; `e` is `[N][positions]`. `to`
+/// is called with the number of each query and its sums.
 #[inline(always)]
 fn weigh<S: Simd, E: Element, const N: usize, const W: usize>(
     s: S,
     e: &[f32],
+    seen: &[Range<usize>; N],
     v: Head<'_, E>,
     sums: [S::V; N],
-    out: &mut [f32],
-    at: usize,
-    len: usize,
+    to: &mut impl FnMut(usize, &[f32]),
 ) {
-    let n = e.len() / N;
+    let (n, width) = (e.len() / N, v.len);
     let mut acc = [[s.splat2(0.0); W]; N];
-    for (p, v) in v.rows().enumerate() {
-        let (v16, rest) = v.as_chunks::<16>();
-        let mut add = |w: usize, v: S::W| {
-            for (h, acc) in acc.iter_mut().enumerate() {
-                acc[w] = s.add2(acc[w], s.mul2(s.splat2(e[h * n + p]), v));
+    // What all see is between what only some do. To weigh the rest with 0 would not do: a number there may not be finite.
+    let first = seen.iter().map(|seen| seen.start).min().unwrap_or(0);
+    let common = seen.iter().map(|seen| seen.start).max().unwrap_or(0).min(n);
+    let end = seen.iter().map(|seen| seen.end).min().unwrap_or(0).max(common);
+    for (positions, all) in [(first..common, false), (common..end, true), (end..n, false)] {
+        for (p, row) in positions.clone().zip(v.rows(positions)) {
+            for w in 0..W {
+                let v = if W == 1 && width < 16 {
+                    let rest = E::rest(row);
+                    E::load2(s, [(&rest[0], 0), (&rest[1], 0)])
+                } else {
+                    sixteen::<S, E>(s, row, w)
+                };
+                for (h, acc) in acc.iter_mut().enumerate() {
+                    if all || seen[h].contains(&p) {
+                        acc[w] = s.add2(acc[w], s.mul2(s.splat2(e[h * n + p]), v));
+                    }
+                }
             }
-        };
-        for (w, v) in v16.iter().enumerate().take(W) {
-            let eights = v.as_chunks::<8>().0;
-            add(w, E::load2(s, &eights[0], &eights[1]));
-        }
-        if !rest.is_empty() {
-            let (first, last) = rest.split_at(rest.len().min(8));
-            add(0, E::load2(s, &padded(first), &padded(last)));
         }
     }
     for (h, (acc, sum)) in acc.into_iter().zip(sums).enumerate() {
-        let out = &mut out[h * len + at..][..v.len];
-        for (acc, out) in acc.into_iter().zip(out.chunks_mut(16)) {
-            for (acc, out) in s.halves(acc).into_iter().zip(out.chunks_mut(8)) {
-                let mut lanes = [0.0; 8];
-                s.store(s.div(acc, sum), &mut lanes);
-                out.copy_from_slice(&lanes[..out.len()]);
+        let mut lanes = [[[0.0; 8]; 2]; W];
+        for (acc, lanes) in acc.into_iter().zip(&mut lanes) {
+            for (acc, lanes) in s.halves(acc).into_iter().zip(lanes) {
+                s.store(s.div(acc, sum), lanes);
             }
         }
+        to(h, lanes.as_flattened().as_flattened());
     }
 }
 
@@ -205,77 +271,135 @@ fn weigh<S: Simd, E: Element, const N: usize, const W: usize>(
 mod tests {
     use super::*;
     use crate::kernel::isa::Isa;
-    use crate::kernel::op::element::store;
+    use crate::kernel::op::element::{F16, F32, Q4_0, Q8_0, read};
+
+    const SCALE: f32 = 0.3;
 
     fn numbers(n: usize, seed: usize) -> Vec<f32> {
         (0..n).map(|i| (((i + seed) * 7919 % 401) as f32 - 200.0) * 0.004).collect()
     }
 
-    fn real(
-        q: &[f32],
-        k: &[f32],
-        v: &[f32],
-        (stride, at): (usize, usize),
+    /// A cache of three heads, of which the second is looked at, and the numbers it holds there.
+    struct Stored<E: Element> {
+        data: Vec<E::Raw>,
         len: usize,
-        vlen: usize,
-    ) -> Vec<f64> {
-        let mut out = Vec::new();
-        for q in q.chunks_exact(len) {
-            let scores: Vec<f64> = k
-                .chunks_exact(stride)
-                .map(|k| {
-                    q.iter().zip(&k[at..]).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>() * 0.3
-                })
-                .collect();
-            let max = scores.iter().copied().fold(f64::MIN, f64::max);
-            let e: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-            let sum: f64 = e.iter().sum();
-            for d in 0..vlen {
-                let w =
-                    e.iter().zip(v.chunks_exact(stride)).map(|(e, v)| e * f64::from(v[at + d])).sum::<f64>();
-                out.push(w / sum);
-            }
+        read: Vec<f32>,
+    }
+
+    impl<E: Element> Stored<E> {
+        fn new(positions: usize, len: usize, seed: usize) -> Self {
+            let x = numbers(positions * 3 * len, seed);
+            let mut data = vec![E::Raw::default(); 3 * positions * E::raw(len)];
+            let heads = data.chunks_exact_mut(E::raw(len)).zip(x.chunks_exact(len));
+            heads.for_each(|(to, x)| crate::simd!(Isa::Scalar, s => E::store(s, x, to)));
+            let seconds = data.chunks_exact(E::raw(len)).skip(1).step_by(3);
+            let read =
+                seconds.flat_map(|row| crate::simd!(Isa::Scalar, s => read::<_, E>(s, row, len))).collect();
+            Self { data, len, read }
         }
+
+        fn head(&self) -> Head<'_, E> {
+            Head { data: &self.data, stride: 3 * E::raw(self.len), at: E::raw(self.len), len: self.len }
+        }
+    }
+
+    /// The formula in f64 for one query.
+    fn real(q: &[f32], seen: Range<usize>, k: &[f32], v: &[f32], v_len: usize) -> Vec<f64> {
+        let rows = |x: &'static str, all: &[f32], len: usize| -> Vec<Vec<f64>> {
+            assert!(all.len() >= seen.end * len, "{x}");
+            seen.clone().map(|p| all[p * len..][..len].iter().map(|&x| f64::from(x)).collect()).collect()
+        };
+        let dot = |k: &Vec<f64>| q.iter().zip(k).map(|(&q, k)| f64::from(q) * k).sum::<f64>();
+        let scores: Vec<f64> = rows("keys", k, q.len()).iter().map(|k| dot(k) * f64::from(SCALE)).collect();
+        let max = scores.iter().copied().fold(f64::MIN, f64::max);
+        let e: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+        let (sum, v) = (e.iter().sum::<f64>(), rows("values", v, v_len));
+        (0..v_len).map(|d| e.iter().zip(&v).map(|(e, v)| e * v[d]).sum::<f64>() / sum).collect()
+    }
+
+    fn run<K: Element, V: Element>(isa: Isa, q: &Queries<'_>, k: Head<'_, K>, v: Head<'_, V>) -> Vec<f32> {
+        let width = q.heads * v.len;
+        let mut out = vec![f32::NAN; q.seen.len() * width];
+        let mut cols = Cols::whole(&mut out, width);
+        crate::simd!(isa, s => attend(s, q, k, v, SCALE, &mut Vec::new(), &mut cols));
+        drop(cols);
         out
     }
 
-    fn run<E: Element>(isa: Isa, q: &[f32], k: Head<'_, E>, v: Head<'_, E>) -> Vec<f32> {
-        let mut out = vec![f32::NAN; q.len() / k.len * v.len];
-        crate::simd!(isa, s => attend(s, q, k, v, 0.3, &mut Vec::new(), &mut out));
-        out
+    /// Several queries at once against the formula, and against each query alone in scalar code.
+    fn check<K: Element, V: Element>(k_len: usize, v_len: usize, heads: usize, seen: &[Range<usize>]) {
+        let positions = seen.iter().map(|seen| seen.end).max().expect("a token");
+        let (k, v) = (Stored::<K>::new(positions, k_len, 1), Stored::<V>::new(positions, v_len, 5));
+        let stride = (heads + 1) * k_len;
+        let data = numbers(seen.len() * stride, 3);
+        let all = Queries { data: &data, stride, heads, len: k_len, seen };
+        let mut want = Vec::new();
+        for i in 0..seen.len() * heads {
+            let (q, seen) = all.get(i);
+            let alone = Queries { data: q, stride: k_len, heads: 1, len: k_len, seen: &[seen.clone()] };
+            let alone = run(Isa::Scalar, &alone, k.head(), v.head());
+            for (a, r) in alone.iter().zip(real(q, seen, &k.read, &v.read, v_len)) {
+                assert!((f64::from(*a) - r).abs() < 3e-6, "{a} {r}");
+            }
+            want.extend(alone);
+        }
+        for isa in Isa::all() {
+            let got = run(isa, &all, k.head(), v.head());
+            let wrong = got.iter().zip(&want).position(|(g, w)| g.to_bits() != w.to_bits());
+            assert_eq!(wrong, None, "{k_len} {v_len}, {heads} heads, {seen:?}, {isa:?}");
+        }
     }
 
     #[test]
     fn values_and_bits_for_every_shape() {
-        for (len, vlen) in [(64, 64), (256, 256), (48, 80), (20, 12), (128, 130)] {
-            for positions in [1, 2, 9, 70] {
-                for heads in [1, 2, 3, 4, 7] {
-                    let (stride, at) = (3 * len.max(vlen), len.max(vlen));
-                    let q = numbers(heads * len, 3);
-                    let (k, v) = (numbers(positions * stride, 1), numbers(positions * stride, 5));
-                    let mut halves = [vec![0u16; k.len()], vec![0u16; v.len()]];
-                    crate::simd!(Isa::Scalar, s => store(s, &k, &mut halves[0]));
-                    crate::simd!(Isa::Scalar, s => store(s, &v, &mut halves[1]));
-                    let head = |data, len| Head { data, stride, at, len };
-                    let half = |i: usize, len| Head { data: &halves[i][..], stride, at, len };
-                    let want = run(Isa::Scalar, &q, head(&k[..], len), head(&v[..], vlen));
-                    let want16 = run(Isa::Scalar, &q, half(0, len), half(1, vlen));
-                    for isa in Isa::all() {
-                        assert_eq!(run(isa, &q, head(&k[..], len), head(&v[..], vlen)), want);
-                        assert_eq!(run(isa, &q, half(0, len), half(1, vlen)), want16);
-                        // A head has the same bits alone and together with others.
-                        for h in 0..heads {
-                            let alone = run(isa, &q[h * len..][..len], half(0, len), half(1, vlen));
-                            assert_eq!(alone, want16[h * vlen..][..vlen]);
-                        }
-                    }
-                    let real = real(&q, &k, &v, (stride, at), len, vlen);
-                    for ((w, h), r) in want.iter().zip(&want16).zip(&real) {
-                        assert!((f64::from(*w) - r).abs() < 3e-6, "{w} {r}");
-                        assert!((f64::from(*h) - r).abs() < 2e-2, "{h} {r}");
-                    }
+        for positions in [1, 2, 9, 70] {
+            for heads in 1..=13 {
+                let seen = &[const { 0..0 }; 1].map(|_| 0..positions);
+                for (k_len, v_len) in [(64, 64), (48, 80), (20, 12), (128, 130)] {
+                    check::<F16, F16>(k_len, v_len, heads, seen);
+                }
+                check::<F32, F32>(256, 256, heads, seen);
+                check::<F32, F32>(20, 12, heads, seen);
+                for (k_len, v_len) in [(64, 96), (128, 32)] {
+                    check::<Q8_0, Q8_0>(k_len, v_len, heads, seen);
+                    check::<Q8_0, Q4_0>(k_len, v_len, heads, seen);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn tokens_share_what_they_all_see() {
+        // A context that grows, a window that moves, one shorter than the tokens are many, and tokens far apart.
+        let tokens: [&[Range<usize>]; 5] = [
+            &[0..1, 0..2, 0..3, 0..4, 0..5, 0..6, 0..7, 0..8],
+            &[0..29, 0..30, 0..31, 0..32],
+            &[0..16, 1..17, 2..18, 3..19],
+            &[5..7, 6..8, 7..9, 8..10],
+            &[0..3, 20..21],
+        ];
+        for seen in tokens {
+            for heads in [1, 2, 3] {
+                check::<F16, F16>(64, 64, heads, seen);
+                check::<F16, F16>(20, 12, heads, seen);
+                check::<F32, F32>(32, 40, heads, seen);
+                check::<Q8_0, Q8_0>(64, 64, heads, seen);
+                check::<Q8_0, Q4_0>(64, 64, heads, seen);
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_not_finite_reaches_only_those_that_see_it() {
+        let (k, mut v) = (Stored::<F32>::new(12, 16, 1), Stored::<F32>::new(12, 16, 5));
+        v.data[3 * 16 * 10 + 16..][..16].fill(f32::NAN);
+        let data = numbers(4 * 16, 3);
+        let queries =
+            Queries { data: &data, stride: 16, heads: 1, len: 16, seen: &[0..9, 0..10, 0..11, 11..12] };
+        for isa in Isa::all() {
+            let out = run(isa, &queries, k.head(), v.head());
+            let nan: Vec<bool> = out.chunks(16).map(|out| out.iter().any(|x| x.is_nan())).collect();
+            assert_eq!(nan, [false, false, true, false], "{isa:?}");
         }
     }
 }

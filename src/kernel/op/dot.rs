@@ -1,27 +1,26 @@
 //! The f32 dot product of the contract.
 
-use super::element::Element;
 use crate::kernel::isa::Simd;
 
 /// `sum a[i] * b[i]`: lane `l` adds the products of elements `i = l (mod 8)` in ascending order, each
 /// operation rounded, then the lanes are added in the tree of [`Simd::sum`].
 ///
-/// The slices have equal length; any length is allowed. `b` may be stored as f16: it is widened exactly.
+/// The slices have equal length; any length is allowed.
 #[inline(always)]
-pub fn dot<S: Simd, E: Element>(s: S, a: &[f32], b: &[E]) -> f32 {
+pub fn dot<S: Simd>(s: S, a: &[f32], b: &[f32]) -> f32 {
     debug_assert_eq!(a.len(), b.len());
     let (a8, a_rest) = a.as_chunks::<8>();
     let (b8, b_rest) = b.as_chunks::<8>();
     let mut acc = s.splat(0.0);
     for (a, b) in a8.iter().zip(b8) {
-        acc = s.add(acc, s.mul(s.load(a), E::load(s, b)));
+        acc = s.add(acc, s.mul(s.load(a), s.load(b)));
     }
     if !a_rest.is_empty() {
         // Lanes past the end add 0 * 0 = +0, which changes no sum (a sum is never -0: it starts at +0).
-        let (mut a, mut b) = ([0.0; 8], [E::default(); 8]);
+        let (mut a, mut b) = ([0.0; 8], [0.0; 8]);
         a[..a_rest.len()].copy_from_slice(a_rest);
         b[..b_rest.len()].copy_from_slice(b_rest);
-        acc = s.add(acc, s.mul(s.load(&a), E::load(s, &b)));
+        acc = s.add(acc, s.mul(s.load(&a), s.load(&b)));
     }
     s.sum(acc)
 }
