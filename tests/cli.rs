@@ -619,9 +619,8 @@ fn ppl_scores_whole_windows() {
     let against = &compared["against"];
     assert_eq!((against["kld_max"].as_f64(), against["same_top"].as_f64()), (Some(0.0), Some(1.0)));
     assert!((against["ppl"].as_f64().expect("n") / value["ppl"].as_f64().expect("n") - 1.0).abs() < 1e-6);
-    let against = |args: &[&str]| {
-        json(&ppl(&[&["--window", "64", "--against-kv"], args].concat()))["against"].clone()
-    };
+    let against =
+        |args: &[&str]| json(&ppl(&[&["--window", "64", "--against-kv"], args].concat()))["against"].clone();
     let same = against(&["f16"]);
     assert_eq!((same["kld_max"].as_f64(), same["same_top"].as_f64()), (Some(0.0), Some(1.0)));
     assert!(against(&["f32"])["kld_mean"].as_f64().is_some_and(|kld| kld > 0.0 && kld < 1e-3));

@@ -217,7 +217,8 @@ enum Mode {
     Read,
     Rows,
     Cols(usize),
-    Cells(usize),
+    /// Rows and columns of a cell.
+    Cells(usize, usize),
 }
 
 impl Mode {
@@ -226,7 +227,7 @@ impl Mode {
             Self::Read => 0,
             Self::Rows => 1,
             Self::Cols(unit) => 2 | (unit as u64) << 2,
-            Self::Cells(unit) => 3 | (unit as u64) << 2,
+            Self::Cells(rows, unit) => 3 | (rows as u64) << 2 | (unit as u64) << 7,
         }
     }
 }
@@ -326,8 +327,19 @@ impl<'a, T> Shared<'a, T> {
     /// If the buffer is used differently between the same two barriers, or a row is not a whole number of cells.
     pub fn cells<'m>(&'m self, m: &'m Member<'_>, unit: usize) -> Cells<'m, T> {
         assert!(self.width.is_multiple_of(unit), "rows of {} in cells of {unit}", self.width);
-        let guard = self.enter_writing(m, Mode::Cells(unit));
+        let guard = self.enter_writing(m, Mode::Cells(1, unit));
         Cells { data: self.data, width: self.width, unit, next: m.index, step: m.size, _guard: guard }
+    }
+
+    /// The same with cells of up to `rows` rows (the last may have fewer).
+    ///
+    /// # Panics
+    /// As [`cells`](Self::cells), or if `rows` is not one to 16.
+    pub fn bands<'m>(&'m self, m: &'m Member<'_>, rows: usize, unit: usize) -> Bands<'m, T> {
+        assert!(self.width.is_multiple_of(unit), "rows of {} in cells of {unit}", self.width);
+        assert!((1..=16).contains(&rows), "cells of {rows} rows");
+        let guard = self.enter_writing(m, Mode::Cells(rows, unit));
+        Bands { data: self.data, width: self.width, rows, unit, next: m.index, step: m.size, _guard: guard }
     }
 }
 
@@ -399,7 +411,7 @@ impl<'m, T> Cols<'m, T> {
         self.data.len() / self.width
     }
 
-    /// These columns of row `r`.
+    /// These columns of row `r` (of these rows).
     #[inline]
     pub fn row(&mut self, r: usize) -> &mut [T] {
         let cells = &self.data[r * self.width..][self.range.clone()];
@@ -433,6 +445,35 @@ impl<T> Cells<'_, T> {
         // SAFETY: cell numbers are congruent to this member's index modulo the team's size, so no other
         // member has this one; `next` only grows and `&mut self` ends the last cell's reference.
         Some((row, cell, unsafe { std::slice::from_raw_parts_mut(cells.as_ptr() as *mut T, cells.len()) }))
+    }
+}
+
+/// A member's cells of several rows of a [`Shared`], one after the other.
+pub struct Bands<'m, T> {
+    data: &'m [UnsafeCell<T>],
+    width: usize,
+    rows: usize,
+    unit: usize,
+    next: usize,
+    step: usize,
+    _guard: Writing<'m>,
+}
+
+impl<T> Bands<'_, T> {
+    /// The next cell: its first row, its number among those beside it, its elements. `None` after the last.
+    pub fn advance(&mut self) -> Option<(usize, usize, Cols<'_, T>)> {
+        let across = self.width / self.unit;
+        let (row, cell) = (self.next / across * self.rows, self.next % across);
+        let height = self.data.len() / self.width;
+        if row >= height {
+            return None;
+        }
+        self.next += self.step;
+        let data = &self.data[row * self.width..(row + self.rows).min(height) * self.width];
+        let range = cell * self.unit..(cell + 1) * self.unit;
+        // Cell numbers are congruent to this member's index modulo the team's size, so no other member has these columns of
+        // these rows; `next` only grows, and `&mut self` ends the last cell's claim to its own.
+        Some((row, cell, Cols { data, width: self.width, range, _guard: None }))
     }
 }
 
@@ -503,6 +544,26 @@ mod tests {
             }
         });
         assert!(a.iter().enumerate().all(|(i, x)| *x == i as u32 + 1));
+    }
+
+    #[test]
+    fn bands_are_dealt_once_each() {
+        for (height, rows) in [(7, 4), (8, 4), (1, 8), (5, 1)] {
+            let mut a = vec![0u32; 12 * height];
+            let shared = Shared::new(&mut a, 12);
+            team(3).run(|m| {
+                let mut bands = shared.bands(m, rows, 4);
+                while let Some((row, cell, mut cols)) = bands.advance() {
+                    assert_eq!(cols.height(), rows.min(height - row));
+                    for r in 0..cols.height() {
+                        for (i, x) in cols.row(r).iter_mut().enumerate() {
+                            *x += ((row + r) * 12 + cell * 4 + i) as u32 + 1;
+                        }
+                    }
+                }
+            });
+            assert!(a.iter().enumerate().all(|(i, x)| *x == i as u32 + 1), "{height} rows");
+        }
     }
 
     #[test]

@@ -10,13 +10,13 @@ use super::weights::{Layer, Linear};
 use super::{Config, Model};
 use crate::kernel::isa::Isa;
 use crate::kernel::op::activation::{geglu, swiglu};
-use crate::kernel::op::attend::Queries;
+use crate::kernel::op::attend::{QUERIES, Queries};
 use crate::kernel::op::finite::all_finite;
 use crate::kernel::op::map::{add, scale};
 use crate::kernel::op::matmul::{Input, ROW_UNIT, matmul};
 use crate::kernel::op::rmsnorm::rms_norm;
 use crate::kernel::op::rope::rotate;
-use crate::kernel::par::{Cols, Member, Shared};
+use crate::kernel::par::{Member, Shared};
 use crate::simd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -180,26 +180,33 @@ impl Pass<'_> {
     /// Attention, head by head; heads that share a key head are taken together where there are enough for everyone.
     pub fn attend(&self, m: &Member<'_>, layer: usize) {
         let (c, b) = (self.config(), &self.bufs);
-        let shared_work = b.q.height() * c.n_kv_heads >= 4 * m.size() || m.size() == 1;
-        let heads = if shared_work { c.group() } else { 1 };
+        let group = c.group();
+        // As many tokens as make whole passes over keys and values, where that leaves enough work for everyone.
+        let enough = |tokens: usize| b.q.height().div_ceil(tokens) * c.n_kv_heads >= 4 * m.size();
+        let (tokens, heads) = match Some(QUERIES >> group.trailing_zeros().min(3)).filter(|&n| enough(n)) {
+            Some(tokens) => (tokens, group),
+            None if enough(1) || m.size() == 1 => (1, group),
+            None => (1, 1),
+        };
         let q = b.q.read(m);
         let mut workers = b.workers.rows(m);
-        let mut cells = b.att.f32.cells(m, heads * c.value_dim);
+        let mut bands = b.att.f32.bands(m, tokens, heads * c.value_dim);
         let [worker] = workers.data() else { return };
-        while let Some((t, cell, out)) = cells.advance() {
-            let pos = self.pos + t;
-            let first_head = cell * heads;
+        while let Some((t, cell, mut out)) = bands.advance() {
+            let (count, pos, first_head) = (out.height(), self.pos + t, cell * heads);
             let first = c.first_seen(layer, pos);
-            let span = Span { layer, first, end: pos + 1, kv_head: first_head / c.group() };
+            let mut seen = [const { 0..0 }; QUERIES];
+            for (seen, pos) in seen.iter_mut().zip(pos..pos + count) {
+                *seen = c.first_seen(layer, pos) - first..pos + 1 - first;
+            }
+            let span = Span { layer, first, end: pos + count, kv_head: first_head / group };
             let queries = Queries {
                 data: &q[t * c.q_dim() + first_head * c.head_dim..],
                 stride: c.q_dim(),
                 heads,
                 len: c.head_dim,
-                seen: &[0..pos + 1 - first],
+                seen: &seen[..count],
             };
-            let width = out.len();
-            let mut out = Cols::whole(out, width);
             b.cache.attend(m, self.isa, &span, &queries, c.attn_scale, &mut worker.scores, &mut out);
         }
     }

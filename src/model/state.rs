@@ -6,6 +6,7 @@ use super::kv::{Cache, KvType, SharedCache};
 use super::outline::{Forms, Outline};
 use super::storage::Place;
 use super::{Config, Model};
+use crate::kernel::op::attend::QUERIES;
 use crate::kernel::op::matmul;
 use crate::kernel::par::Shared;
 
@@ -59,7 +60,7 @@ struct Sizes {
     hidden: usize,
     n_rot: usize,
     ropes: usize,
-    /// Scores of the heads that share a key head, for a full context, a thread.
+    /// Scores of the queries that are computed together, for a full context, a thread.
     scores: usize,
     /// Longest matrix row, a thread.
     row: usize,
@@ -82,7 +83,7 @@ impl Sizes {
             hidden: config.hidden_dim,
             n_rot: config.rope.n_rot,
             ropes: 1 + usize::from(config.local.is_some()),
-            scores: config.group() * o.ctx,
+            scores: QUERIES * o.ctx,
             row: config.dim.max(config.hidden_dim).max(config.att_dim()),
             multiplied: (terms(forms.x_refined) * config.dim)
                 .max(config.att_dim())

@@ -6,6 +6,9 @@ use crate::kernel::isa::Simd;
 use crate::kernel::par::Cols;
 use std::ops::Range;
 
+/// The most queries that go through keys and values together, on any instruction set.
+pub const QUERIES: usize = 8;
+
 /// One head of a cache: `len` numbers for every position.
 #[derive(Clone, Copy)]
 pub struct Head<'a, E: Element> {
@@ -82,19 +85,15 @@ pub fn attend<S: Simd, K: Element, V: Element>(
     let (mut first, count) = (0, queries.seen.len() * queries.heads);
     while first < count {
         // Stored numbers are read once for several queries. None is left over alone if that can be helped.
-        let take = match (count - first, S::QUERIES) {
-            (left @ (1 | 2), _) | (left @ (4 | 6 | 8), 8) => left,
-            (4, _) => 2,
-            (7, 8) => 4,
-            (9 | 10 | 12, 8) => 6,
-            (11.., 8) => 8,
+        let take = match count - first {
+            8.. if S::QUERIES == 8 => 8,
+            left @ (1 | 2) => left,
+            4 => 2,
             _ => 3,
         };
         match take {
             1 => few.attend::<1>(first, scores, out),
             2 => few.attend::<2>(first, scores, out),
-            4 if S::QUERIES == 8 => few.attend::<4>(first, scores, out),
-            6 if S::QUERIES == 8 => few.attend::<6>(first, scores, out),
             8 if S::QUERIES == 8 => few.attend::<8>(first, scores, out),
             _ => few.attend::<3>(first, scores, out),
         }
