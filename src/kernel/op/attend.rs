@@ -335,7 +335,8 @@ mod tests {
         let mut want = Vec::new();
         for i in 0..seen.len() * heads {
             let (q, seen) = all.get(i);
-            let alone = Queries { data: q, stride: k_len, heads: 1, len: k_len, seen: &[seen.clone()] };
+            let alone =
+                Queries { data: q, stride: k_len, heads: 1, len: k_len, seen: std::slice::from_ref(&seen) };
             let alone = run(Isa::Scalar, &alone, k.head(), v.head());
             for (a, r) in alone.iter().zip(real(q, seen, &k.read, &v.read, v_len)) {
                 assert!((f64::from(*a) - r).abs() < 3e-6, "{a} {r}");
