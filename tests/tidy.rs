@@ -45,7 +45,17 @@ const DOORS: &[(&str, &[&str])] = &[
     ("command_fds", &["src/gpu/process"]),
     ("gpu_allocator", &["worker/src/"]),
     ("memmap2", &["src/gguf/map.rs", "src/model/storage.rs", "worker/protocol/src/shm.rs"]),
-    ("nix", &["src/gpu/process", "src/gpu/link", "src/host/", "src/model/storage.rs", "worker/"]),
+    (
+        "nix",
+        &[
+            "src/gpu/process",
+            "src/gpu/link",
+            "src/gguf/map.rs",
+            "src/host/",
+            "src/model/storage.rs",
+            "worker/",
+        ],
+    ),
     ("rayon", &["src/kernel/par.rs"]),
     ("shaderc", &["worker/build.rs"]),
 ];

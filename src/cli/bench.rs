@@ -89,7 +89,8 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     if total == 0 {
         return Err(Usage("nothing to measure: --prefill and --decode are both 0".to_owned()).into());
     }
-    let engine = EngineOptions { ctx: Some(args.engine.ctx.unwrap_or(total)), ..args.engine.clone() };
+    let ctx = Some(args.engine.ctx.unwrap_or(total));
+    let engine = EngineOptions { ctx, least_ctx: Some(total), ..args.engine.clone() };
     let file = load::file(&args.model)?;
     let mut model = Loaded::new(&file, &engine, ui)?;
     if total > model.engine.ctx() {
@@ -109,7 +110,10 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     for number in 0..args.reps {
         progress.set(number as u64);
         let mut rep = measure(&mut model.engine, &ids, args.prefill, || flag.load(Ordering::SeqCst))?;
-        rep.ceiling_gbps = ceiling(&team, &weights);
+        // Reading all weights at once is what a streamed model must not do.
+        if !model.engine.model().is_streamed() {
+            rep.ceiling_gbps = ceiling(&team, &weights);
+        }
         if let Some(first) = reps.first().filter(|first| first.digest != rep.digest) {
             bail!(
                 "repetitions gave different logits (digests {} and {}): this is a fault of the program or of the machine's memory",
@@ -146,8 +150,6 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
 
 fn print(report: &Report, args: &Args) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    let share =
-        if report.read_ceiling_gbps > 0.0 { report.decode_gbps / report.read_ceiling_gbps } else { 0.0 };
     writeln!(
         out,
         "prefill  {:8.1} tok/s   {} tokens, median of {}",
@@ -158,13 +160,17 @@ fn print(report: &Report, args: &Args) -> anyhow::Result<()> {
         "decode   {:8.1} tok/s   {} tokens, median of {}",
         report.decode_tps, args.decode, args.reps
     )?;
-    writeln!(
-        out,
-        "weights  {:8.2} GB/s    {:.0} % of the {:.2} GB/s at which this machine reads them",
-        report.decode_gbps,
-        100.0 * share,
-        report.read_ceiling_gbps
-    )?;
+    if report.read_ceiling_gbps > 0.0 {
+        writeln!(
+            out,
+            "weights  {:8.2} GB/s    {:.0} % of the {:.2} GB/s at which this machine reads them",
+            report.decode_gbps,
+            100.0 * report.decode_gbps / report.read_ceiling_gbps,
+            report.read_ceiling_gbps
+        )?;
+    } else {
+        writeln!(out, "weights  {:8.2} GB/s", report.decode_gbps)?;
+    }
     writeln!(
         out,
         "memory   {} allocated, {} with the file's pages (peaks)",

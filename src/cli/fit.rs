@@ -8,6 +8,7 @@ use anyhow::bail;
 use clap::ValueEnum as _;
 use serde::Serialize;
 
+use super::budget::{self, Wish};
 use super::needs::{Items, Needs};
 use super::options::{Kv, positive};
 use super::report::bytes;
@@ -41,6 +42,10 @@ pub struct Args {
     #[arg(short, long, value_name = "N", value_parser = positive)]
     batch: Option<usize>,
 
+    /// Within so many megabytes, as the same option of `run` does it
+    #[arg(long, value_name = "MB", value_parser = positive)]
+    max_ram: Option<usize>,
+
     /// For --exact runs
     #[arg(long)]
     exact: bool,
@@ -67,14 +72,31 @@ struct Report {
     /// `null` if the system does not say.
     available_bytes: Option<u64>,
     /// One for each kind of KV cache.
-    kv: Vec<Choice>,
+    kv: Vec<Kind>,
     /// With at least one of them.
     fits: bool,
+    /// What --max-ram would do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_ram: Option<Budget>,
+}
+
+/// What --max-ram would do.
+#[derive(Debug, Serialize)]
+struct Budget {
+    max_bytes: u64,
+    /// Whether anything can be done.
+    fits: bool,
+    kv: Option<String>,
+    ctx: Option<usize>,
+    /// Whether weights are read anew for every token.
+    streamed: bool,
+    /// What is allocated.
+    total_bytes: Option<u64>,
 }
 
 /// A kind of KV cache.
 #[derive(Debug, Serialize)]
-struct Choice {
+struct Kind {
     #[serde(rename = "type")]
     name: String,
     #[serde(flatten)]
@@ -111,7 +133,7 @@ pub fn run(args: &Args, _ui: &Ui) -> anyhow::Result<()> {
             Err(StateError::Heads { .. }) => continue,
             items => items?,
         };
-        kv.push(Choice {
+        kv.push(Kind {
             name: ty.to_string(),
             items,
             total_bytes: items.total(),
@@ -120,6 +142,20 @@ pub fn run(args: &Args, _ui: &Ui) -> anyhow::Result<()> {
             max_ctx: needs.largest_ctx(ty, trained_ctx, |items| items.total() <= room),
         });
     }
+    let max = args.max_ram.map(|mb| (mb as u64).saturating_mul(budget::MB));
+    let wish = Wish { kv: Kv::F16, ctx, least_ctx: None, swap: false };
+    let choice = max.map(|max| budget::choose(&needs, wish, max)).transpose();
+    let within = max.map(|max_bytes| {
+        let choice = choice.as_ref().ok().copied().flatten();
+        Budget {
+            max_bytes,
+            fits: choice.is_some(),
+            kv: choice.map(|choice| choice.kv.to_string()),
+            ctx: choice.map(|choice| choice.ctx),
+            streamed: choice.is_some_and(|choice| choice.keep.is_some()),
+            total_bytes: choice.map(|choice| choice.items.total()),
+        }
+    });
     let report = Report {
         file: args.file.display().to_string(),
         bytes: file.size(),
@@ -132,12 +168,14 @@ pub fn run(args: &Args, _ui: &Ui) -> anyhow::Result<()> {
         available_bytes: available,
         fits: kv.iter().any(|option| option.fits),
         kv,
+        max_ram: within,
     };
     if args.json {
         report::json(&report)?;
     } else {
         write!(io::stdout().lock(), "{}", report.text())?;
     }
+    choice?;
     if !report.fits {
         let least = report.kv.iter().map(|option| option.total_bytes).min().unwrap_or(0);
         let most = report.kv.iter().filter_map(|option| option.max_ctx).max();
@@ -178,7 +216,7 @@ impl Report {
                 bytes(self.weight_bytes)
             ),
         );
-        if let Some(Choice { items, .. }) = self.kv.first() {
+        if let Some(Kind { items, .. }) = self.kv.first() {
             line("program", bytes(items.program_bytes));
             line("tokenizer", bytes(items.tokenizer_bytes));
             line("vectors", format!("{}: norms and biases", bytes(items.vector_bytes)));
@@ -203,6 +241,26 @@ impl Report {
                     bytes(option.items.kv_bytes),
                     self.ctx,
                     bytes(option.total_bytes)
+                ),
+            );
+        }
+        if let Some(Budget {
+            max_bytes,
+            kv: Some(kv),
+            ctx: Some(ctx),
+            streamed,
+            total_bytes: Some(total),
+            ..
+        }) = &self.max_ram
+        {
+            let weights =
+                if *streamed { "some weights read anew for every token" } else { "all weights in memory" };
+            line(
+                "--max-ram",
+                format!(
+                    "{}: KV {kv}, {ctx} tokens, {} allocated, {weights}",
+                    bytes(*max_bytes),
+                    bytes(*total)
                 ),
             );
         }

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
+use super::budget::{self, Wish};
+use super::needs::Needs;
 use super::options::EngineOptions;
 use super::{Ui, report};
 use crate::g2bx;
@@ -46,7 +48,7 @@ impl<'f> Loaded<'f> {
     pub fn new(file: &'f File, options: &EngineOptions, ui: &Ui) -> anyhow::Result<Self> {
         let isa = Isa::by_name(&options.isa)?;
         let host = Host::new();
-        let model = Model::load(file)?;
+        let mut model = Model::load(file)?;
         let tokenizer = Tokenizer::from_gguf(file.meta(), &tokenizer::Options { pre: options.pre.clone() })?;
         for warning in
             model.warnings.iter().map(String::as_str).chain(tokenizer.warnings().iter().map(String::as_str))
@@ -63,25 +65,42 @@ impl<'f> Loaded<'f> {
         if chosen.ctx > trained {
             ui.warn(format_args!("--ctx {} is more than the {trained} tokens the model was trained on: text beyond is likely poor", chosen.ctx));
         }
-        let plan = Engine::plan(&model.outline, &chosen)?;
-        let (kv, buffers) = (plan.kv_bytes as u64, plan.buffer_bytes as u64);
+        let needs = Needs::new(file, &model.outline, &tokenizer, chosen);
+        let wish = Wish { kv: options.kv(), ctx: chosen.ctx, least_ctx: options.least_ctx, swap: false };
+        let available = host.available_memory();
+        let mut items = needs.items(wish.kv, wish.ctx)?;
+        let mut streamed = false;
+        if let Some(max) = options.memory.max_ram() {
+            let choice = budget::choose(&needs, wish, max)?;
+            let weights = needs.file();
+            let short =
+                available.is_some_and(|n| budget::own(&needs, &choice.items, wish.swap) + weights > n);
+            (chosen.kv, chosen.ctx, items) = (choice.kv.into(), choice.ctx, choice.items);
+            let read = choice.keep.map_or(0, |keep| model.stream(keep, short));
+            streamed = choice.keep.is_some();
+            if let Some(changes) = choice.changes(&wish, read, weights) {
+                ui.note(format_args!("--max-ram {}: {changes}", max / budget::MB));
+            }
+        }
         let sizes = format!(
-            "KV cache {} for {} tokens, buffers {}, file {} mapped",
-            report::bytes(kv),
+            "KV cache {} for {} tokens, buffers {}, tokenizer {}, file {} mapped",
+            report::bytes(items.kv_bytes),
             chosen.ctx,
-            report::bytes(buffers),
+            report::bytes(items.buffer_bytes),
+            report::bytes(items.tokenizer_bytes),
             report::bytes(file.size())
         );
         ui.detail(format_args!("memory: {sizes}"));
-        if let Some(available) = host.available_memory() {
-            if kv + buffers > available {
+        if let Some(available) = available {
+            if items.total() > available {
                 ui.warn(format_args!(
                     "{} available, but the full context needs more ({sizes}): lower --ctx",
                     report::bytes(available)
                 ));
-            } else if file.size() > available {
+            } else if file.size() > available && !streamed {
                 ui.warn(format_args!(
-                    "{} available, less than the file's {}: weights will be read from disk again and again",
+                    "{} available, less than the file's {}: weights will be read from disk again and again (--max-ram keeps \
+                     what there is room for)",
                     report::bytes(available),
                     report::bytes(file.size())
                 ));

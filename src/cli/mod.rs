@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 mod bench;
+mod budget;
 mod chat;
 mod completions;
 mod fit;
@@ -21,6 +22,7 @@ mod info;
 pub mod interrupt;
 mod load;
 mod man;
+mod memory;
 mod needs;
 pub mod options;
 mod pack;

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::options::Kv;
 use crate::gguf::File;
 use crate::head::{Engine, EngineOptions};
-use crate::model::{Outline, StateError};
+use crate::model::{Outline, Parts, StateError};
 use crate::tokenizer::Tokenizer;
 
 /// What the program holds of its own whatever the model: relocated data, the heap's slack, the main thread's stack.
@@ -19,6 +19,7 @@ pub struct Needs<'o> {
     options: EngineOptions,
     tokenizer: u64,
     weights: u64,
+    file: u64,
 }
 
 /// Bytes that are allocated when the context is full, and nothing of the model file, which is mapped.
@@ -52,13 +53,29 @@ impl<'o> Needs<'o> {
     /// For a file's model with this outline and tokenizer; `kv` and `ctx` of the options are not used.
     pub fn new(file: &File, outline: &'o Outline, tokenizer: &Tokenizer, options: EngineOptions) -> Self {
         let weights = file.tensors().iter().filter_map(|tensor| tensor.bytes()).sum();
-        Self { outline, options, tokenizer: tokenizer.heap_bytes() as u64, weights }
+        let tokenizer = tokenizer.heap_bytes() as u64;
+        Self { outline, options, tokenizer, weights, file: file.expected_size() }
     }
 
     /// Bytes of all tensors, which are mapped: read from the file when they are used, and given up by the system when it
     /// wants the memory for something else.
     pub fn weights(&self) -> u64 {
         self.weights
+    }
+
+    /// Bytes of the whole file, which is mapped.
+    pub fn file(&self) -> u64 {
+        self.file
+    }
+
+    /// The parts in which the weights can be streamed.
+    pub fn parts(&self) -> Parts {
+        self.outline.parts(self.options.batch)
+    }
+
+    /// Logits of a token.
+    pub fn vocab(&self) -> usize {
+        self.outline.config.vocab
     }
 
     /// What it takes with this KV cache and context.

@@ -49,6 +49,14 @@ pub struct EngineOptions {
     #[arg(long, value_name = "NAME")]
     pub pre: Option<String>,
 
+    /// What memory may be taken, and where.
+    #[command(flatten)]
+    pub memory: super::memory::MemoryOptions,
+
+    /// The context below which the command makes no sense; not an option.
+    #[arg(skip)]
+    pub least_ctx: Option<usize>,
+
     /// What a GPU may do.
     #[command(flatten)]
     pub gpu: super::gpu::GpuArgs,
@@ -82,6 +90,16 @@ impl From<Kv> for KvType {
             Kv::F32 => Self::F32,
             Kv::Q8 => Self::Q8,
             Kv::K8V4 => Self::K8V4,
+        }
+    }
+}
+
+impl Kv {
+    /// What takes the place of this where memory is short: less of it, and still close to the same text.
+    pub fn reduced(self) -> Option<Self> {
+        match self {
+            Self::F32 | Self::F16 => Some(Self::Q8),
+            Self::Q8 | Self::K8V4 => None,
         }
     }
 }

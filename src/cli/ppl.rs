@@ -92,7 +92,8 @@ const TURN: usize = 8;
 pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     let plan = Plan::new(args.window, args.stride)?;
     let text = options::text_of(&args.file)?;
-    let engine = EngineOptions { ctx: Some(args.engine.ctx.unwrap_or(args.window)), ..args.engine.clone() };
+    let ctx = Some(args.engine.ctx.unwrap_or(args.window));
+    let engine = EngineOptions { ctx, least_ctx: Some(args.window), ..args.engine.clone() };
     let file = load::file(&args.model)?;
     let mut model = Loaded::new(&file, &engine, ui)?;
     let ids = model.tokenizer.encode_prompt(&text, Special::Ignore);

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
+use memmap2::{Advice, Mmap, UncheckedAdvice};
 
 use super::error::Error;
 
@@ -60,6 +60,42 @@ impl Map {
         self.file.as_ref()?.try_clone().ok()
     }
 
+    /// Where in the map some of its bytes are; `None` if they are not of this map.
+    fn place(&self, bytes: &[u8]) -> Option<(&Mmap, usize)> {
+        let Bytes::Mapped(map) = &self.bytes else { return None };
+        let start = (bytes.as_ptr() as usize).checked_sub(map.as_ptr() as usize)?;
+        (!bytes.is_empty() && start.checked_add(bytes.len())? <= map.len()).then_some((map, start))
+    }
+
+    /// Gives up the memory of pages that hold these bytes of the map; they are read anew when they are used again. With
+    /// `from_cache` the system is asked to forget them too, if nobody else has mapped them. False if the bytes are not of
+    /// this map. That a system knows no such thing is not reported: nothing depends on it but memory.
+    pub fn release(&self, bytes: &[u8], from_cache: bool) -> bool {
+        let Some((map, start)) = self.place(bytes) else { return false };
+        // SAFETY: the map shares the pages of a file and is never written through, so pages that are dropped come back
+        // with the same bytes: references to them stay valid and see no change.
+        let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, bytes.len()) };
+        if let Some(file) = self.file.as_ref().filter(|_| from_cache) {
+            forget(file, start, bytes.len());
+        }
+        true
+    }
+
+    /// Asks the system to read these bytes of the map ahead of their use. False if they are not of this map.
+    pub fn prefetch(&self, bytes: &[u8]) -> bool {
+        let Some((map, start)) = self.place(bytes) else { return false };
+        let _ = map.advise_range(Advice::WillNeed, start, bytes.len());
+        true
+    }
+
+    /// Reads the whole map and keeps it in memory.
+    pub fn lock(&self) -> io::Result<()> {
+        match &self.bytes {
+            Bytes::Mapped(map) => map.lock(),
+            Bytes::Owned(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     /// An error if the file no longer has the size it was opened with.
     pub fn check_unchanged(&self) -> Result<(), Error> {
         let Some(file) = &self.file else { return Ok(()) };
@@ -78,6 +114,19 @@ impl Deref for Map {
             Bytes::Owned(bytes) => bytes,
         }
     }
+}
+
+/// Asks the system to drop bytes of a file from its cache.
+fn forget(file: &fs::File, start: usize, len: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+        if let (Ok(start), Ok(len)) = (i64::try_from(start), i64::try_from(len)) {
+            let _ = posix_fadvise(file, start, len, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (file, start, len);
 }
 
 fn regular(path: &Path, meta: &fs::Metadata) -> Result<(), Error> {
@@ -150,6 +199,27 @@ mod tests {
         let map = Map::open(&path)?;
         fs::OpenOptions::new().write(true).open(&path)?.set_len(1)?;
         assert!(matches!(map.check_unchanged(), Err(Error::Changed { opened: 3, now: 1, .. })));
+        Ok(())
+    }
+
+    #[test]
+    fn bytes_that_were_released_are_still_there() -> Outcome {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("m");
+        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
+        fs::write(&path, &bytes)?;
+        let (map, other) = (Map::open(&path)?, Map::open(&path)?);
+        for from_cache in [false, true] {
+            assert!(map.prefetch(&map[..70_000]));
+            assert!(*map == *bytes);
+            assert!(map.release(&map[5000..90_000], from_cache) && map.release(&map, from_cache));
+            assert!(*map == *bytes);
+        }
+        assert!(
+            !map.release(&other[5..10], false) && !map.prefetch(&bytes) && !map.release(&map[..0], false)
+        );
+        let owned = Map::from_bytes(bytes);
+        assert!(!owned.release(&owned, true) && owned.lock().is_err());
         Ok(())
     }
 

@@ -211,6 +211,32 @@ impl File {
         self.parts.get(tensor.part)?.map.file()
     }
 
+    /// Gives up the memory of the pages that hold `bytes`, which are some that [`File::data`] gave: what is used again is
+    /// read again. With `from_cache` they need not stay in the system's cache either.
+    pub fn release(&self, bytes: &[u8], from_cache: bool) {
+        let _ = self.parts.iter().any(|part| part.map.release(bytes, from_cache));
+    }
+
+    /// Gives up the memory of all pages of the file.
+    pub fn release_all(&self, from_cache: bool) {
+        for part in &self.parts {
+            part.map.release(&part.map, from_cache);
+        }
+    }
+
+    /// Asks the system to read some bytes that [`File::data`] gave ahead of their use.
+    pub fn prefetch(&self, bytes: &[u8]) {
+        let _ = self.parts.iter().any(|part| part.map.prefetch(bytes));
+    }
+
+    /// Reads the whole file and keeps it in memory.
+    ///
+    /// # Errors
+    /// If the system refuses, mostly for the limit on locked memory.
+    pub fn lock(&self) -> std::io::Result<()> {
+        self.parts.iter().try_for_each(|part| part.map.lock())
+    }
+
     /// An error if a file's size is no longer what it was when it was opened. Reading tensor data of a file that was
     /// made shorter ends the process; ask before a piece of work to get a message in its place.
     pub fn check_unchanged(&self) -> Result<(), Error> {

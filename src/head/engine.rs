@@ -172,6 +172,7 @@ impl<'f> Engine<'f> {
             Some(dual) => dual.logits(&mut self.head, &self.model, &self.team, position, hidden, logits)?,
             None => self.head.logits(&self.model, &self.team, position, hidden, logits)?,
         }
+        self.model.after_head(None);
         Ok(&mut self.logits)
     }
 
@@ -185,6 +186,7 @@ impl<'f> Engine<'f> {
             for hidden in self.state.hidden().chunks(dim * Head::BATCH) {
                 let logits = &mut logits[..hidden.len() / dim * vocab];
                 self.head.logits(&self.model, &self.team, position, hidden, logits)?;
+                self.model.after_head(None);
                 for logits in logits.chunks_exact(vocab) {
                     each(position, logits);
                     position += 1;

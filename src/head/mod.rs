@@ -127,7 +127,36 @@ impl Head {
         self.compute(model, team, hidden, rows, out, false);
     }
 
+    /// All rows at once, or in parts where the head does not stay in memory.
     fn compute(
+        &mut self,
+        model: &Model<'_>,
+        team: &Team,
+        hidden: &[f32],
+        rows: Range<usize>,
+        out: &mut [f32],
+        finish: bool,
+    ) -> bool {
+        let Some(step) = model.head_step().filter(|&step| step < rows.len()) else {
+            return self.rows(model, team, hidden, rows, out, finish);
+        };
+        let part = |start: usize| start..(start + step).min(rows.end);
+        let (width, mut finite, mut some) = (rows.len(), true, Vec::new());
+        for start in rows.clone().step_by(step) {
+            if part(start).end < rows.end {
+                model.before_head(part(start + step));
+            }
+            some.resize(part(start).len() * (out.len() / width), 0.0);
+            finite &= self.rows(model, team, hidden, part(start), &mut some, finish);
+            for (some, out) in some.chunks_exact(part(start).len()).zip(out.chunks_exact_mut(width)) {
+                out[start - rows.start..][..some.len()].copy_from_slice(some);
+            }
+            model.after_head(Some(part(start)));
+        }
+        finite
+    }
+
+    fn rows(
         &mut self,
         model: &Model<'_>,
         team: &Team,

@@ -28,10 +28,17 @@ pub fn forward(
     let p = Pass { model, isa, exact, pos, bufs: state.lend(c, ids.len()), faults: Faults::new() };
     let b = &p.bufs;
     team.run(|m| {
+        let leads = m.index() == 0;
         p.embed(m, ids);
         for (i, l) in w.layers.iter().enumerate() {
             p.norm(m, &l.attn_norm, &b.xn.f32);
             m.sync();
+            if leads && i == 0 {
+                model.embedded();
+            }
+            if leads {
+                model.before_layer(i);
+            }
             p.quantize(m, &b.xn, i, Place::AttnInput);
             m.sync();
             p.linear(m, &l.q, &b.xn, &b.q);
@@ -59,6 +66,9 @@ pub fn forward(
             m.sync();
             p.linear_refined(m, &l.down, &b.h, &b.y);
             m.sync();
+            if leads {
+                model.after_layer(i);
+            }
             p.add(m, l.post_ffn_norm.as_deref());
         }
         p.finish(m);

@@ -10,6 +10,7 @@ mod outline;
 mod pass;
 pub mod state;
 mod storage;
+mod stream;
 pub mod weights;
 
 pub use config::Config;
@@ -19,6 +20,7 @@ pub use kv::KvType;
 pub use outline::Outline;
 pub use state::{Plan, State, StateOptions};
 pub use storage::Place;
+pub use stream::Parts;
 pub use weights::Weights;
 
 use crate::gguf;
@@ -35,6 +37,8 @@ pub struct Model<'f> {
     pub outline: Outline,
     /// Where they lie.
     file: &'f gguf::File,
+    /// What of them does not stay in memory.
+    stream: Option<stream::Stream>,
     /// Rotation of layers that see everything.
     pub(crate) rope: Rope,
     /// Rotation of sliding-window layers.
@@ -52,8 +56,8 @@ impl<'f> Model<'f> {
         let weights = Weights::load(file, &config, &mut warnings)?;
         let rope = Rope::new(&config.rope, weights.rope_factors.as_deref());
         let rope_local = config.local.as_ref().map(|l| Rope::new(&l.rope, weights.rope_factors.as_deref()));
-        let outline = Outline::new(config.clone(), &weights);
-        Ok(Self { config, weights, outline, file, rope, rope_local, warnings })
+        let outline = Outline::new(config.clone(), &weights, file);
+        Ok(Self { config, weights, outline, file, stream: None, rope, rope_local, warnings })
     }
 
     /// The open file that holds the output matrix row after row, and where in it; `None` if the model is only in memory, or

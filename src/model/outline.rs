@@ -6,6 +6,9 @@ use super::{Config, LoadError, arch};
 use crate::gguf::File;
 use crate::kernel::format::{ActBlock, Matrix};
 
+/// The matrices of a layer.
+const MATRICES: [&str; 7] = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
+
 /// A model without its weights. Everything that is allocated to run it follows from this and the options, so that what
 /// a file needs can be told from its header.
 #[derive(Clone, Debug)]
@@ -18,6 +21,10 @@ pub struct Outline {
     pub head: Option<ActBlock>,
     /// Bytes of norms, biases and the like, which are copied out of the file as f32.
     pub vector_bytes: usize,
+    /// Bytes of the matrices of each layer.
+    pub(super) layer_bytes: Vec<u64>,
+    /// Bytes of the head.
+    pub(super) head_bytes: u64,
 }
 
 /// The int8 forms of each input.
@@ -36,10 +43,10 @@ impl Outline {
     pub fn read(file: &File) -> Result<Self, LoadError> {
         let config = arch::config(file)?;
         let weights = Weights::without_data(file, &config)?;
-        Ok(Self::new(config, &weights))
+        Ok(Self::new(config, &weights, file))
     }
 
-    pub(super) fn new(config: Config, weights: &Weights<'_>) -> Self {
+    pub(super) fn new(config: Config, weights: &Weights<'_>, file: &File) -> Self {
         fn readers<'f>(w: &Weights<'f>, of: impl Fn(&Layer<'f>) -> Vec<Matrix<'f>>) -> Blocks {
             Weights::forms(w.layers.iter().flat_map(of))
         }
@@ -52,7 +59,16 @@ impl Outline {
             h_refined: readers(weights, |l| vec![l.down.w])
                 .map(|block| block.filter(|&block| block == ActBlock::B256)),
         };
-        let head = weights.output.w.format().act();
-        Self { config, forms, head, vector_bytes: weights.vector_bytes }
+        let bytes = |name: &str| file.tensor(name).and_then(|tensor| tensor.bytes());
+        let layer =
+            |l: usize| MATRICES.iter().filter_map(|part| bytes(&format!("blk.{l}.{part}.weight"))).sum();
+        Self {
+            forms,
+            head: weights.output.w.format().act(),
+            vector_bytes: weights.vector_bytes,
+            layer_bytes: (0..config.n_layers).map(layer).collect(),
+            head_bytes: bytes("output.weight").or_else(|| bytes("token_embd.weight")).unwrap_or(0),
+            config,
+        }
     }
 }

@@ -1,0 +1,233 @@
+//! The options about memory: what they change, what they keep to, what they refuse.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::tiny::Tiny;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const PROMPT: &str = "the hello and";
+
+fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_twinband"))
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The megabytes that a refusal says are needed.
+fn least(said: &str) -> u64 {
+    let least = said.split("at least ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
+    least.unwrap_or_else(|| panic!("no number in {said}"))
+}
+
+#[track_caller]
+fn json(output: &Output) -> Value {
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// A model of a few megabytes: 16 layers of 900 KB, a head of 400 KB.
+struct Place {
+    _dir: TempDir,
+    model: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let tiny = Tiny::new().n_vocab(1600).with(|t| {
+            (t.dim, t.hidden_dim, t.n_layers) = (256, 768, 16);
+            (t.n_heads, t.n_kv_heads, t.head_dim, t.context) = (4, 4, 64, 4096);
+        });
+        let model = tiny.write(dir.path(), "model.gguf");
+        Self { _dir: dir, model }
+    }
+
+    fn size(&self) -> u64 {
+        std::fs::metadata(&self.model).expect("the model").len()
+    }
+
+    fn command(&self, command: &str, args: &[&str]) -> Command {
+        let mut all = program();
+        all.arg(command).arg(&self.model).args(args).stdin(std::process::Stdio::null());
+        all
+    }
+
+    /// A greedy answer of 40 tokens.
+    fn run(&self, args: &[&str]) -> Output {
+        let mut run = self.command("run", &[PROMPT, "--json", "--ignore-eos", "-n", "40", "-t", "2"]);
+        run.args(args).output().expect("the program starts")
+    }
+}
+
+/// The most memory a command held: all of it, and what was its own. Looked at every few milliseconds.
+#[cfg(target_os = "linux")]
+fn peaks(command: &mut Command) -> (Output, u64, u64) {
+    let mut child = command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let (mut all, mut own) = (0, 0);
+    loop {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let field = |name: &str| -> u64 {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok())
+                .map_or(0, |kb: u64| kb * 1024)
+        };
+        all = all.max(field("VmHWM"));
+        own = own.max(field("RssAnon"));
+        if child.try_wait().expect("its status").is_some() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    (child.wait_with_output().expect("its output"), all, own)
+}
+
+#[test]
+fn wrong_values_are_refused() {
+    let place = Place::new();
+    for value in ["0", "x", "-1", "1.5", "", "99999999999999999999"] {
+        for command in ["run", "fit"] {
+            let output = place.command(command, &["--max-ram", value]).output().expect("the program starts");
+            assert_eq!(output.status.code(), Some(2), "{command} {value:?}: {}", stderr(&output));
+        }
+    }
+    // More than there can be is no limit.
+    let output = place.run(&["--max-ram", "18446744073709551615"]);
+    assert_eq!((json(&output)["stop_reason"].as_str(), stderr(&output)), (Some("length"), String::new()));
+}
+
+/// The steps in order, each only when the one before is not enough, and no bit changed by the last.
+#[test]
+fn a_budget_reduces_what_it_must_and_says_so() {
+    let place = Place::new();
+    let plain = json(&place.run(&["-c", "4096"]));
+    let within = |mb: u64, args: &[&str]| {
+        let mb = mb.to_string();
+        let output = place.run(&[args, &["--max-ram", &mb]].concat());
+        (json(&output), stderr(&output))
+    };
+    // 4096 tokens take 67 MB in f16.
+    let size = place.size() / 1_000_000;
+    let (answer, said) = within(size + 170, &["-c", "4096"]);
+    assert_eq!((&answer["digest"], said.as_str()), (&plain["digest"], ""));
+    let q8 = json(&place.run(&["-c", "4096", "--q8-kv"]));
+    // Just too little for that: 36 MB in blocks of 8 bits are enough.
+    let need = |mb: u64| within(mb, &["-c", "4096"]).1;
+    let enough = (size + 50..size + 170).rev().find(|&mb| !need(mb).is_empty()).expect("a limit");
+    let (answer, said) = within(enough, &["-c", "4096"]);
+    assert!(said.contains("KV cache in q8 in place of f16") && !said.contains("context"), "{said}");
+    assert_eq!(answer["digest"], q8["digest"]);
+    let (answer, said) = within(enough - 45, &["-c", "4096"]);
+    assert!(
+        said.starts_with("note: --max-ram ") && said.contains("context of ") && said.lines().count() == 1,
+        "{said}"
+    );
+    assert!(!said.contains("read anew"), "{said}");
+    assert_eq!(answer["tokens"].as_array().map(Vec::len), Some(40));
+    // Room for a small context, but not for all weights beside it: as little as does, and what the context is above 512.
+    let least = least(&stderr(&place.run(&["-c", "600", "--q8-kv", "--max-ram", "5"])));
+    let (answer, said) = within(least + 1, &["-c", "600", "--q8-kv"]);
+    assert!(said.contains("of weights read anew") && !said.contains("context"), "{said}");
+    assert_eq!(answer["digest"], q8["digest"]);
+}
+
+#[test]
+fn too_little_is_refused_item_by_item() {
+    let place = Place::new();
+    for command in ["run", "chat", "bench"] {
+        let output = place.command(command, &["--max-ram", "5"]).output().expect("the program starts");
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        for part in
+            ["--max-ram 5 ", "at least ", "tokenizer ", "buffers ", "KV cache of ", "weights two layers"]
+        {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert!(output.stdout.is_empty());
+    }
+    // What is said to be needed is enough.
+    let least = least(&stderr(&place.run(&["--max-ram", "5", "-c", "512"]))).to_string();
+    let least = least.as_str();
+    json(&place.run(&["--max-ram", least, "-c", "512"]));
+    let fit = |mb: &str| {
+        let output =
+            place.command("fit", &["-c", "512", "--max-ram", mb, "--json"]).output().expect("it starts");
+        let fit: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (output.status.code(), fit["max_ram"]["fits"].as_bool(), fit["max_ram"]["streamed"].as_bool())
+    };
+    assert_eq!(fit("5"), (Some(1), Some(false), Some(false)));
+    assert_eq!(fit(least), (Some(0), Some(true), Some(true)));
+    assert_eq!(fit("1000"), (Some(0), Some(true), Some(false)));
+    // A measurement is not made smaller.
+    let bench =
+        place.command("bench", &["--max-ram", least, "--prefill", "2000"]).output().expect("it starts");
+    assert_eq!(bench.status.code(), Some(1), "{}", stderr(&bench));
+}
+
+/// Everything the process holds, the pages of the file included, and with a prompt that fills several batches.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_budget_is_kept() {
+    let place = Place::new();
+    let prompt = "the".to_owned() + &" the".repeat(499);
+    let plain = json(
+        &place
+            .command("run", &[&prompt, "--json", "-n", "-1", "-c", "600", "--ignore-eos", "--q8-kv"])
+            .output()
+            .expect("a run"),
+    );
+    let (mut streamed, mut last) = (0, None);
+    for mb in [50, 42, 36, 32] {
+        let text = mb.to_string();
+        let mut command = place.command(
+            "run",
+            &[&prompt, "--json", "-n", "-1", "-c", "600", "--ignore-eos", "--q8-kv", "--max-ram", &text],
+        );
+        let (output, all, own) = peaks(&mut command);
+        let said = stderr(&output);
+        if output.status.code() == Some(1) {
+            assert!(said.contains("at least") && last.is_some(), "{said}");
+            continue;
+        }
+        let answer = json(&output);
+        assert_eq!(answer["digest"], plain["digest"], "{mb}: {said}");
+        assert!(all <= mb * 1_000_000 && own <= mb * 1_000_000, "{mb}: {all} held, {own} of its own; {said}");
+        streamed += usize::from(said.contains("read anew"));
+        last = Some(all);
+    }
+    assert!(streamed > 0, "no budget was so small that weights had to be streamed");
+}
+
+/// A head of 88 MB, which is computed in parts, and a vocabulary that takes memory of its own.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_large_head_is_streamed_in_parts() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = dir.path().join("head.gguf");
+    let mut synth = program();
+    synth.args(["synth", "qwen3-0.6b", "--type", "Q4_0", "--layers", "1", "-o"]).arg(&model);
+    assert!(synth.output().expect("the program starts").status.success());
+    let packed = dir.path().join("head.g2bx");
+    assert!(program().arg("pack").args([&model, &packed]).output().expect("it starts").status.success());
+    let run = |model: &Path, args: &[&str]| {
+        let mut run = program();
+        run.arg("run").arg(model).args([PROMPT, "--json", "-n", "3", "-c", "512", "-t", "2"]).args(args);
+        peaks(&mut run)
+    };
+    let plain = json(&run(&model, &[]).0);
+    for file in [&model, &packed] {
+        let (output, all, _) = run(file, &["--max-ram", "80"]);
+        assert!(stderr(&output).contains("read anew"), "{}", stderr(&output));
+        assert_eq!(json(&output)["digest"], plain["digest"]);
+        assert!(all <= 80_000_000, "{all}");
+    }
+}
