@@ -133,22 +133,11 @@ pub fn quantize<S: Simd>(
     let mut finite = true;
     let blocks = x.chunks_exact(n).zip(codes.chunks_exact_mut(n)).zip(sums.chunks_exact_mut(n / SUM));
     for (((x, codes), sums), scale) in blocks.zip(scales) {
-        let (x8, _) = x.as_chunks::<8>();
-        let mut amax = s.splat(0.0);
-        let mut bad = s.splat(0.0);
-        for x in x8 {
-            let x = s.load(x);
-            amax = s.max(s.abs(x), amax);
-            // x - x is 0 for a finite number and NaN for the rest; a NaN stays in the sum.
-            bad = s.add(bad, s.sub(x, x));
-        }
-        let mut lanes = [0.0; 8];
-        s.store(amax, &mut lanes);
-        let amax = lanes.iter().fold(0.0f32, |m, &l| if l > m { l } else { m });
-        let ok = s.sum(bad) == 0.0;
-        finite &= ok;
-        let d = amax / 127.0;
-        if !ok || d < MIN_SCALE {
+        let amax = largest(s, x);
+        finite &= amax.is_some();
+        // Of no scale too if a number is not finite.
+        let d = amax.unwrap_or(0.0) / 127.0;
+        if d < MIN_SCALE {
             *scale = 0.0;
             codes.fill(0);
             sums.fill(0);
@@ -157,13 +146,29 @@ pub fn quantize<S: Simd>(
         let d = if d > MAX_SCALE { MAX_SCALE } else { d };
         *scale = d;
         let inverse = s.splat(1.0 / d);
-        let sixteens = x8.as_chunks::<2>().0.iter().zip(codes.as_chunks_mut::<SUM>().0).zip(sums);
+        let sixteens =
+            x.as_chunks::<8>().0.as_chunks::<2>().0.iter().zip(codes.as_chunks_mut::<SUM>().0).zip(sums);
         for ((x, codes), sum) in sixteens {
             let whole = [whole(s, &x[0], inverse), whole(s, &x[1], inverse)];
             *sum = s.codes(whole, codes);
         }
     }
     finite
+}
+
+/// The largest magnitude of whole eights of numbers; `None` if one of them is not finite.
+#[inline(always)]
+pub fn largest<S: Simd>(s: S, x: &[f32]) -> Option<f32> {
+    let (mut largest, mut bad) = (s.splat(0.0), s.splat(0.0));
+    for x in x.as_chunks::<8>().0 {
+        let x = s.load(x);
+        largest = s.max(s.abs(x), largest);
+        // x - x is 0 for a finite number and NaN for the rest; a NaN stays in the sum.
+        bad = s.add(bad, s.sub(x, x));
+    }
+    let mut lanes = [0.0; 8];
+    s.store(largest, &mut lanes);
+    (s.sum(bad) == 0.0).then(|| lanes.iter().fold(0.0f32, |m, &l| if l > m { l } else { m }))
 }
 
 /// The codes of eight numbers, as floats.

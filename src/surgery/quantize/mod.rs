@@ -62,49 +62,56 @@ pub enum QuantizeError {
 /// slices have a block's lengths.
 type Encode = fn(&[f32], Option<&[f32]>, &mut [u8]) -> Option<()>;
 
-/// The types that can be written, in the order of their codes.
-static ENCODERS: &[(GgmlType, Encode)] = &[
-    (GgmlType::F32, |x, _, out| plain::f32(x, out)),
-    (GgmlType::F16, |x, _, out| plain::f16(x, out)),
-    (GgmlType::Q4_0, |x, w, out| if w.is_none() { plain::q4_0(x, out) } else { searched::q4_0(x, w, out) }),
-    (GgmlType::Q4_1, |x, w, out| if w.is_none() { plain::q4_1(x, out) } else { searched::q4_1(x, w, out) }),
-    (GgmlType::Q5_0, |x, w, out| if w.is_none() { plain::q5_0(x, out) } else { searched::q5_0(x, w, out) }),
-    (GgmlType::Q5_1, |x, w, out| if w.is_none() { plain::q5_1(x, out) } else { searched::q5_1(x, w, out) }),
-    (GgmlType::Q8_0, |x, _, out| plain::q8_0(x, out)),
-    (GgmlType::Q2_K, k::q2_k),
-    (GgmlType::Q3_K, k::q3_k),
-    (GgmlType::Q4_K, k::q4_k),
-    (GgmlType::Q5_K, k::q5_k),
-    (GgmlType::Q6_K, k::q6_k),
-    (GgmlType::IQ4_NL, searched::iq4_nl),
-    (GgmlType::IQ4_XS, k::iq4_xs),
-    (GgmlType::BF16, |x, _, out| plain::bf16(x, out)),
-    (GgmlType::TQ1_0, |x, _, out| plain::tq1_0(x, out)),
-    (GgmlType::TQ2_0, |x, _, out| plain::tq2_0(x, out)),
-    (GgmlType::MXFP4, |x, _, out| plain::mxfp4(x, out)),
-    (GgmlType::Q4_0S, searched::q4_0s),
-    (GgmlType::Q4_0S_PSY, searched::q4_0s_psy),
-    (GgmlType::Q4_VVC, searched::q4_vvc),
+/// The types that can be written, in the order of their codes, and whether their encoders take notice of importance data.
+/// Those that do not have nothing to choose, or take what ggml takes.
+static ENCODERS: &[(GgmlType, bool, Encode)] = &[
+    (GgmlType::F32, false, |x, _, out| plain::f32(x, out)),
+    (GgmlType::F16, false, |x, _, out| plain::f16(x, out)),
+    (
+        GgmlType::Q4_0,
+        true,
+        |x, w, out| if w.is_none() { plain::q4_0(x, out) } else { searched::q4_0(x, w, out) },
+    ),
+    (
+        GgmlType::Q4_1,
+        true,
+        |x, w, out| if w.is_none() { plain::q4_1(x, out) } else { searched::q4_1(x, w, out) },
+    ),
+    (
+        GgmlType::Q5_0,
+        true,
+        |x, w, out| if w.is_none() { plain::q5_0(x, out) } else { searched::q5_0(x, w, out) },
+    ),
+    (
+        GgmlType::Q5_1,
+        true,
+        |x, w, out| if w.is_none() { plain::q5_1(x, out) } else { searched::q5_1(x, w, out) },
+    ),
+    (GgmlType::Q8_0, false, |x, _, out| plain::q8_0(x, out)),
+    (GgmlType::Q2_K, true, k::q2_k),
+    (GgmlType::Q3_K, true, k::q3_k),
+    (GgmlType::Q4_K, true, k::q4_k),
+    (GgmlType::Q5_K, true, k::q5_k),
+    (GgmlType::Q6_K, true, k::q6_k),
+    (GgmlType::IQ4_NL, true, searched::iq4_nl),
+    (GgmlType::IQ4_XS, true, k::iq4_xs),
+    (GgmlType::BF16, false, |x, _, out| plain::bf16(x, out)),
+    (GgmlType::TQ1_0, false, |x, _, out| plain::tq1_0(x, out)),
+    (GgmlType::TQ2_0, false, |x, _, out| plain::tq2_0(x, out)),
+    (GgmlType::MXFP4, false, |x, _, out| plain::mxfp4(x, out)),
+    (GgmlType::Q4_0S, true, searched::q4_0s),
+    (GgmlType::Q4_0S_PSY, true, searched::q4_0s_psy),
+    (GgmlType::Q4_VVC, true, searched::q4_vvc),
 ];
 
 /// The types that [`quantize`] writes, in the order of their codes.
 pub fn types() -> impl Iterator<Item = GgmlType> {
-    ENCODERS.iter().map(|&(ty, _)| ty)
+    ENCODERS.iter().map(|&(ty, ..)| ty)
 }
 
-/// Whether [`quantize`] takes notice of importance data for this type. F32, F16, BF16, Q8_0, TQ1_0, TQ2_0 and MXFP4 have nothing
-/// to choose, or take what ggml takes.
+/// Whether [`quantize`] takes notice of importance data for this type.
 pub fn weighs_errors(ty: GgmlType) -> bool {
-    const PLAIN: [GgmlType; 7] = [
-        GgmlType::F32,
-        GgmlType::F16,
-        GgmlType::BF16,
-        GgmlType::Q8_0,
-        GgmlType::TQ1_0,
-        GgmlType::TQ2_0,
-        GgmlType::MXFP4,
-    ];
-    types().any(|known| known == ty) && !PLAIN.contains(&ty)
+    ENCODERS.iter().any(|&(known, weighs, _)| known == ty && weighs)
 }
 
 fn names() -> String {
@@ -121,8 +128,8 @@ pub fn quantize(
     importance: Option<&[f32]>,
     out: &mut [u8],
 ) -> Result<(), QuantizeError> {
-    let known = ENCODERS.iter().find(|(of, _)| *of == ty).zip(ty.geometry());
-    let ((_, encode), geometry) = known.ok_or(QuantizeError::Type { ty })?;
+    let known = ENCODERS.iter().find(|(of, ..)| *of == ty).zip(ty.geometry());
+    let ((.., encode), geometry) = known.ok_or(QuantizeError::Type { ty })?;
     if geometry.row_bytes(x.len()) != Some(out.len()) {
         return Err(QuantizeError::Size { ty, n: x.len(), bytes: out.len() });
     }

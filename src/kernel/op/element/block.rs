@@ -6,6 +6,7 @@
 
 use super::Element;
 use crate::kernel::isa::Simd;
+use crate::kernel::op::quantize::largest;
 use half::f16;
 
 /// Numbers in a block.
@@ -94,16 +95,7 @@ fn scales<S: Simd>(s: S, low: &[u8], high: &[u8]) -> S::W {
 /// The largest magnitude, or NaN if a number is not finite.
 #[inline(always)]
 fn magnitude<S: Simd>(s: S, x: &[f32; BLOCK]) -> f32 {
-    let (mut largest, mut bad) = (s.splat(0.0), s.splat(0.0));
-    for x in x.as_chunks().0 {
-        let x = s.load(x);
-        largest = s.max(s.abs(x), largest);
-        // x - x is 0 for a finite number and NaN for the rest; a NaN stays in the sum.
-        bad = s.add(bad, s.sub(x, x));
-    }
-    let mut lanes = [0.0; 8];
-    s.store(largest, &mut lanes);
-    lanes.iter().fold(0.0, |m: f32, &x| m.max(x)) + s.sum(bad)
+    largest(s, x).unwrap_or(f32::NAN)
 }
 
 /// What is stored of a scale, and what numbers are multiplied by for their codes.
@@ -129,8 +121,8 @@ fn q8_0<S: Simd>(s: S, x: &[f32; BLOCK]) -> [u8; 34] {
 #[inline(always)]
 fn q4_0<S: Simd>(s: S, x: &[f32; BLOCK]) -> [u8; 18] {
     // The first number of the largest magnitude has code 0. None equals a NaN; a zero counts as +0.
-    let largest = magnitude(s, x);
-    let extreme = x.iter().copied().find(|x| x.abs() == largest).unwrap_or(f32::NAN);
+    let magnitude = magnitude(s, x);
+    let extreme = x.iter().copied().find(|x| x.abs() == magnitude).unwrap_or(f32::NAN);
     let (d, inverse) = scale((extreme + 0.0) / -8.0);
     let codes: [u8; BLOCK] = x.map(|x| ((x * inverse + 8.5) as u8).min(15));
     let mut block = [0; 18];

@@ -1,6 +1,7 @@
 //! Activations in the order in which the loops read them.
 
 use crate::kernel::op::quantize::{Q8, SUM};
+use std::ops::Range;
 
 /// The number and the length of each run of vectors that go through a product together.
 #[derive(Clone)]
@@ -65,9 +66,9 @@ impl Panel {
         self.words.resize(room * (self.n / sums), [0; 4]);
         self.scales.resize(room * (self.n / self.block), 0.0);
         for (first, length) in runs {
-            let part = |step: usize| first * (self.n / step)..(first + length) * (self.n / step);
-            let codes = &mut self.codes[part(4)];
-            let (words, scales) = (&mut self.words[part(sums)], &mut self.scales[part(self.block)]);
+            let [codes, words, scales] = self.parts(first, length);
+            let (codes, words) = (&mut self.codes[codes], &mut self.words[words]);
+            let scales = &mut self.scales[scales];
             for t in 0..length {
                 let codes = codes[t..].iter_mut().step_by(length);
                 let words = words[t..].iter_mut().step_by(length);
@@ -95,11 +96,13 @@ impl Panel {
     /// The run of `length` from vector `first` on.
     #[inline(always)]
     pub fn run(&self, first: usize, length: usize) -> Run<'_> {
-        let part = |step: usize| first * (self.n / step)..(first + length) * (self.n / step);
-        Run {
-            codes: &self.codes[part(4)],
-            words: &self.words[part(self.sums)],
-            scales: &self.scales[part(self.block)],
-        }
+        let [codes, words, scales] = self.parts(first, length);
+        Run { codes: &self.codes[codes], words: &self.words[words], scales: &self.scales[scales] }
+    }
+
+    /// Where codes, words and scales of the run of `length` from vector `first` on lie.
+    #[inline(always)]
+    fn parts(&self, first: usize, length: usize) -> [Range<usize>; 3] {
+        [4, self.sums, self.block].map(|step| first * (self.n / step)..(first + length) * (self.n / step))
     }
 }
