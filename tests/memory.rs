@@ -48,6 +48,13 @@ impl Place {
         Self { _dir: dir, model }
     }
 
+    /// A folder beside it.
+    fn folder(&self, name: &str) -> PathBuf {
+        let folder = self.model.with_file_name(name);
+        std::fs::create_dir(&folder).expect("a folder");
+        folder
+    }
+
     fn size(&self) -> u64 {
         std::fs::metadata(&self.model).expect("the model").len()
     }
@@ -230,4 +237,149 @@ fn a_large_head_is_streamed_in_parts() {
         assert_eq!(json(&output)["digest"], plain["digest"]);
         assert!(all <= 80_000_000, "{all}");
     }
+}
+
+/// A prompt of 1000 tokens, all of them in a cache of 16 KiB a token.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_cache_in_a_file_gives_the_same_and_takes_no_memory_of_its_own() {
+    let place = Place::new();
+    let prompt = "the".to_owned() + &" the".repeat(999);
+    let run = |args: &[&str]| {
+        let mut run = place.command("run", &[&prompt, "--json", "-n", "10", "-c", "4000", "--ignore-eos"]);
+        peaks(run.args(args))
+    };
+    let (plain, _, held) = run(&[]);
+    let plain = json(&plain);
+    let folder = place.folder("swap");
+    let folder_name = folder.to_str().expect("a name");
+    let (swapped, _, own) = run(&["--swap", folder_name]);
+    assert_eq!(stderr(&swapped), warning_of_memory(&folder));
+    let swapped = json(&swapped);
+    for field in ["digest", "tokens", "prompt_tokens"] {
+        assert_eq!(swapped[field], plain[field], "{field}");
+    }
+    // 16 layers, keys and values of 256 numbers in f16.
+    let cache = 1000 * 16 * 2 * 256 * 2;
+    assert!(own + cache * 9 / 10 < held, "{own} with a file, {held} without, a cache of {cache}");
+    assert_eq!(std::fs::read_dir(&folder).expect("the folder").count(), 0, "something was left");
+    // Without a value it is the folder for temporary files.
+    let mut run =
+        place.command("run", &[PROMPT, "--json", "-n", "3", "-c", "4000", "-t", "2", "-v", "--swap"]);
+    let output = run.env("TMPDIR", &folder).output().expect("the program starts");
+    assert!(stderr(&output).contains(&format!("in a file in {folder_name}")), "{}", stderr(&output));
+    json(&output);
+    // Every kind of cache lies there too, beside weights that are streamed.
+    let q8 = json(&place.run(&["--kv", "k8v4"]));
+    let least = least(&stderr(&place.run(&["--max-ram", "5", "--kv", "k8v4", "--swap", folder_name])));
+    let least = least.to_string();
+    let output = place.run(&["--max-ram", &least, "--kv", "k8v4", "--swap", folder_name]);
+    assert!(stderr(&output).contains("read anew"), "{}", stderr(&output));
+    assert_eq!(json(&output)["digest"], q8["digest"]);
+}
+
+/// What is said of a folder in memory.
+#[cfg(target_os = "linux")]
+fn warning_of_memory(folder: &Path) -> String {
+    let kind = Command::new("stat").args(["-f", "-c", "%T"]).arg(folder).output().expect("stat");
+    if String::from_utf8_lossy(&kind.stdout).trim() != "tmpfs" {
+        return String::new();
+    }
+    let name = folder.display();
+    format!(
+        "warning: {name} is a file system in memory: --swap saves nothing there, name a folder on a disk\n"
+    )
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_folder_in_memory_is_said_to_be_one() {
+    let place = Place::new();
+    let shm = Path::new("/dev/shm");
+    if warning_of_memory(shm).is_empty() {
+        eprintln!("skipped: /dev/shm is no file system in memory here");
+        return;
+    }
+    let output = place.run(&["--swap", "/dev/shm"]);
+    assert_eq!(stderr(&output), warning_of_memory(shm));
+    json(&output);
+}
+
+#[test]
+fn a_cache_touches_no_file_that_is_there() {
+    let place = Place::new();
+    let folder = place.folder("swap");
+    let file = folder.join("precious");
+    std::fs::write(&file, b"precious").expect("a file");
+    for (value, why) in [(&file, "not a folder"), (&folder.join("none"), "No such file")] {
+        for command in ["run", "chat", "bench", "fit"] {
+            let output = place.command(command, &["--swap"]).arg(value).output().expect("the program starts");
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{command}: {said}");
+            assert!(said.contains(why) && said.contains(value.to_str().expect("a name")), "{said}");
+        }
+    }
+    let output = place.run(&["--swap", folder.to_str().expect("a name")]);
+    json(&output);
+    assert_eq!(std::fs::read(&file).expect("the file"), b"precious");
+    assert_eq!(std::fs::read_dir(&folder).expect("the folder").count(), 1);
+}
+
+/// Said before anything is computed, by a limit on files and by a file system of 4 MB.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_is_an_error_at_the_start() {
+    let place = Place::new();
+    let folder = place.folder("swap");
+    let refused = |script: &str, why: &str| {
+        let output = Command::new("sh")
+            .args(["-c", script, "sh", env!("CARGO_BIN_EXE_twinband")])
+            .args([&place.model, &folder])
+            .output()
+            .expect("a shell");
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        // 4096 tokens of keys, 8 KiB each.
+        for part in ["33554432 bytes of keys", why, folder.to_str().expect("a name"), "smaller --ctx"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert!(output.stdout.is_empty());
+    };
+    let run = "\"$1\" run \"$2\" hello -n 1 -c 4096 --swap \"$3\"";
+    refused(&format!("ulimit -f 1000; {run}"), "files may have");
+    let mount = "mount -t tmpfs -o size=4m tmpfs \"$3\"";
+    let private = |script: &str| format!("exec unshare -m sh -c '{script}' sh \"$1\" \"$2\" \"$3\"");
+    let may = Command::new("sh").args(["-c", &private(mount), "sh", "", ""]).arg(&folder).output();
+    if may.expect("a shell").status.success() {
+        refused(&private(&format!("{mount} && {run}")), "the disk has 4194304 bytes left");
+    } else {
+        eprintln!("skipped: the disk of 4 MB, since file systems cannot be mounted here");
+    }
+}
+
+#[test]
+fn fit_counts_a_cache_in_a_file_on_its_disk() {
+    let place = Place::new();
+    let folder = place.folder("swap");
+    let fit = |args: &[&str]| json(&place.command("fit", args).output().expect("it starts"));
+    let plain = fit(&["-c", "4096", "--json"]);
+    let swapped = fit(&["-c", "4096", "--json", "--swap", folder.to_str().expect("a name")]);
+    let number = |value: &Value| value.as_u64().expect("a number");
+    for (plain, swapped) in [0, 1, 2, 3].map(|kind| (&plain["kv"][kind], &swapped["kv"][kind])) {
+        assert_eq!(plain["kv_bytes"], swapped["kv_bytes"]);
+        assert_eq!(
+            number(&plain["total_bytes"]),
+            number(&swapped["total_bytes"]) + number(&plain["kv_bytes"])
+        );
+    }
+    assert!(plain["swap"].is_null() && number(&swapped["swap"]["available_bytes"]) > 0);
+    // What no disk has room for.
+    let vast =
+        Tiny::new().with(|t| (t.n_layers, t.n_kv_heads, t.head_dim, t.context) = (64, 4, 512, 1 << 30));
+    let model = vast.write(&folder, "vast.gguf");
+    let mut all = program();
+    all.arg("fit").arg(&model).args(["-c", "1000000000", "--swap"]).arg(&folder);
+    let output = all.output().expect("the program starts");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("has room for"), "{}", stderr(&output));
 }

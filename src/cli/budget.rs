@@ -22,7 +22,7 @@ pub struct Wish {
     pub ctx: usize,
     /// The context below which the command makes no sense, if there is one.
     pub least_ctx: Option<usize>,
-    /// The cache is kept in a file and counts no more than the weights do.
+    /// The cache is kept in a file and not counted.
     pub swap: bool,
 }
 
@@ -41,8 +41,7 @@ pub struct Choice {
 
 /// Bytes that are allocated, with what is not certain to be.
 pub fn own(needs: &Needs<'_>, items: &Items, swap: bool) -> u64 {
-    let kv = if swap { 0 } else { items.kv_bytes };
-    items.fixed().saturating_add(kv).saturating_add(SAMPLING * needs.vocab() as u64)
+    items.own(swap).saturating_add(SAMPLING * needs.vocab() as u64)
 }
 
 /// The choice that keeps all memory, pages of the file included, within `max` bytes. Taken in turn until that is so: the KV

@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::ValueEnum as _;
 use serde::Serialize;
 
 use super::budget::{self, Wish};
+use super::memory::MemoryOptions;
 use super::needs::{Items, Needs};
 use super::options::{Kv, positive};
 use super::report::bytes;
@@ -42,9 +43,8 @@ pub struct Args {
     #[arg(short, long, value_name = "N", value_parser = positive)]
     batch: Option<usize>,
 
-    /// Within so many megabytes, as the same option of `run` does it
-    #[arg(long, value_name = "MB", value_parser = positive)]
-    max_ram: Option<usize>,
+    #[command(flatten)]
+    memory: MemoryOptions,
 
     /// For --exact runs
     #[arg(long)]
@@ -78,6 +78,23 @@ struct Report {
     /// What --max-ram would do.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_ram: Option<Budget>,
+    /// Where --swap keeps keys and values.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    swap: Option<Swap>,
+}
+
+/// Where --swap keeps keys and values.
+#[derive(Debug, Serialize)]
+struct Swap {
+    folder: String,
+    /// Room on its disk; `null` if the system does not say.
+    available_bytes: Option<u64>,
+}
+
+impl Swap {
+    fn new(folder: &Path) -> Self {
+        Self { folder: folder.display().to_string(), available_bytes: Host::disk_room(folder) }
+    }
 }
 
 /// What --max-ram would do.
@@ -101,6 +118,7 @@ struct Kind {
     name: String,
     #[serde(flatten)]
     items: Items,
+    /// Of the process's own: without keys and values if --swap keeps them.
     total_bytes: u64,
     fits: bool,
     /// Whether the weights fit beside it; otherwise they are read from disk again and again.
@@ -110,7 +128,8 @@ struct Kind {
 }
 
 /// Reads the header and prints what it means.
-pub fn run(args: &Args, _ui: &Ui) -> anyhow::Result<()> {
+pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
+    let swap = args.memory.swap(ui)?;
     let file = g2bx::open_header(&args.file)?;
     if let Some(part) = file.missing().first() {
         bail!("{}: the header of every part is needed, and this part is not there", part.display());
@@ -125,6 +144,10 @@ pub fn run(args: &Args, _ui: &Ui) -> anyhow::Result<()> {
     let needs = Needs::new(&file, &outline, &tokenizer, options);
     let available = host.available_memory();
     let room = available.unwrap_or(u64::MAX);
+    let disk = swap.as_deref().map(Swap::new);
+    let own = |items: &Items| items.own(disk.is_some());
+    let on_disk = disk.as_ref().and_then(|disk| disk.available_bytes).unwrap_or(u64::MAX);
+    let fits = |items: &Items| own(items) <= room && (disk.is_none() || items.kv_bytes <= on_disk);
     let trained_ctx = outline.config.train_ctx;
     let mut kv = Vec::new();
     for &ty in Kv::value_variants() {
@@ -136,14 +159,14 @@ pub fn run(args: &Args, _ui: &Ui) -> anyhow::Result<()> {
         kv.push(Kind {
             name: ty.to_string(),
             items,
-            total_bytes: items.total(),
-            fits: items.total() <= room,
-            weights_stay: items.total().saturating_add(needs.weights()) <= room,
-            max_ctx: needs.largest_ctx(ty, trained_ctx, |items| items.total() <= room),
+            total_bytes: own(&items),
+            fits: fits(&items),
+            weights_stay: own(&items).saturating_add(needs.weights()) <= room,
+            max_ctx: needs.largest_ctx(ty, trained_ctx, fits),
         });
     }
-    let max = args.max_ram.map(|mb| (mb as u64).saturating_mul(budget::MB));
-    let wish = Wish { kv: Kv::F16, ctx, least_ctx: None, swap: false };
+    let max = args.memory.max_ram();
+    let wish = Wish { kv: Kv::F16, ctx, least_ctx: None, swap: disk.is_some() };
     let choice = max.map(|max| budget::choose(&needs, wish, max)).transpose();
     let within = max.map(|max_bytes| {
         let choice = choice.as_ref().ok().copied().flatten();
@@ -153,7 +176,7 @@ pub fn run(args: &Args, _ui: &Ui) -> anyhow::Result<()> {
             kv: choice.map(|choice| choice.kv.to_string()),
             ctx: choice.map(|choice| choice.ctx),
             streamed: choice.is_some_and(|choice| choice.keep.is_some()),
-            total_bytes: choice.map(|choice| choice.items.total()),
+            total_bytes: choice.map(|choice| own(&choice.items)),
         }
     });
     let report = Report {
@@ -169,6 +192,7 @@ pub fn run(args: &Args, _ui: &Ui) -> anyhow::Result<()> {
         fits: kv.iter().any(|option| option.fits),
         kv,
         max_ram: within,
+        swap: disk,
     };
     if args.json {
         report::json(&report)?;
@@ -177,6 +201,15 @@ pub fn run(args: &Args, _ui: &Ui) -> anyhow::Result<()> {
     }
     choice?;
     if !report.fits {
+        let cache = report.kv.iter().map(|option| option.items.kv_bytes).min().unwrap_or(0);
+        if let Some(Swap { folder, .. }) = report.swap.as_ref().filter(|_| cache > on_disk) {
+            bail!(
+                "does not fit: keys and values take at least {}, and {folder} has room for {}; choose a smaller --ctx or \
+                 another --swap folder",
+                bytes(cache),
+                bytes(on_disk)
+            );
+        }
         let least = report.kv.iter().map(|option| option.total_bytes).min().unwrap_or(0);
         let most = report.kv.iter().filter_map(|option| option.max_ctx).max();
         let advice = match most {
@@ -223,12 +256,18 @@ impl Report {
             let of = format!("a batch of {}, {} threads", self.batch, self.threads);
             line("buffers", format!("{}: {of}", bytes(items.buffer_bytes)));
         }
+        if let Some(Swap { folder, available_bytes }) = &self.swap {
+            let room =
+                available_bytes.map_or("room not known".to_owned(), |n| format!("room for {}", bytes(n)));
+            line("swap", format!("keys and values are in a file in {folder}, {room}"));
+        }
         for option in &self.kv {
             let verdict = match (option.fits, option.weights_stay) {
                 (false, _) => "does not fit",
                 (true, false) => "fits, but weights are read from disk again and again",
                 (true, true) => "fits",
             };
+            let of = if self.swap.is_some() { "in memory" } else { "with all above" };
             let most = match option.max_ctx {
                 Some(ctx) if ctx == self.trained_ctx => format!("all {ctx} tokens it was trained on would"),
                 Some(ctx) => format!("{ctx} tokens would"),
@@ -237,7 +276,7 @@ impl Report {
             line(
                 &format!("KV {}", option.name),
                 format!(
-                    "{} for {} tokens, {} with all above: {verdict}; {most}",
+                    "{} for {} tokens, {} {of}: {verdict}; {most}",
                     bytes(option.items.kv_bytes),
                     self.ctx,
                     bytes(option.total_bytes)

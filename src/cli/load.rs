@@ -15,7 +15,7 @@ use crate::head::{self, Engine};
 use crate::host::Host;
 use crate::kernel::format::{Format, Matrix};
 use crate::kernel::isa::Isa;
-use crate::model::Model;
+use crate::model::{Model, Place};
 use crate::tokenizer::template::{ChatTemplate, Origin};
 use crate::tokenizer::{self, Tokenizer};
 
@@ -47,6 +47,7 @@ impl<'f> Loaded<'f> {
     /// Loads what the file describes, says with `-v` how much memory that takes, and takes it.
     pub fn new(file: &'f File, options: &EngineOptions, ui: &Ui) -> anyhow::Result<Self> {
         let isa = Isa::by_name(&options.isa)?;
+        let swap = options.memory.swap(ui)?;
         let host = Host::new();
         let mut model = Model::load(file)?;
         let tokenizer = Tokenizer::from_gguf(file.meta(), &tokenizer::Options { pre: options.pre.clone() })?;
@@ -66,7 +67,8 @@ impl<'f> Loaded<'f> {
             ui.warn(format_args!("--ctx {} is more than the {trained} tokens the model was trained on: text beyond is likely poor", chosen.ctx));
         }
         let needs = Needs::new(file, &model.outline, &tokenizer, chosen);
-        let wish = Wish { kv: options.kv(), ctx: chosen.ctx, least_ctx: options.least_ctx, swap: false };
+        let wish =
+            Wish { kv: options.kv(), ctx: chosen.ctx, least_ctx: options.least_ctx, swap: swap.is_some() };
         let available = host.available_memory();
         let mut items = needs.items(wish.kv, wish.ctx)?;
         let mut streamed = false;
@@ -82,8 +84,10 @@ impl<'f> Loaded<'f> {
                 ui.note(format_args!("--max-ram {}: {changes}", max / budget::MB));
             }
         }
+        let place =
+            swap.as_ref().map_or_else(String::new, |folder| format!(" in a file in {}", folder.display()));
         let sizes = format!(
-            "KV cache {} for {} tokens, buffers {}, tokenizer {}, file {} mapped",
+            "KV cache {} for {} tokens{place}, buffers {}, tokenizer {}, file {} mapped",
             report::bytes(items.kv_bytes),
             chosen.ctx,
             report::bytes(items.buffer_bytes),
@@ -92,7 +96,7 @@ impl<'f> Loaded<'f> {
         );
         ui.detail(format_args!("memory: {sizes}"));
         if let Some(available) = available {
-            if items.total() > available {
+            if items.own(wish.swap) > available {
                 ui.warn(format_args!(
                     "{} available, but the full context needs more ({sizes}): lower --ctx",
                     report::bytes(available)
@@ -106,8 +110,9 @@ impl<'f> Loaded<'f> {
                 ));
             }
         }
-        let mut engine =
-            Engine::new(model, &chosen).with_context(|| format!("cannot set up the engine ({sizes})"))?;
+        let kv = swap.map_or(Place::Memory, Place::Folder);
+        let mut engine = Engine::with_kv_in(model, &chosen, &kv)
+            .with_context(|| format!("cannot set up the engine ({sizes})"))?;
         options.gpu.apply(&mut engine, ui)?;
         memory::sample();
         Ok(Loaded { tokenizer, engine, file })

@@ -1,7 +1,16 @@
 //! The options about memory.
 
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+
 use super::budget::MB;
 use super::options::positive;
+use super::{Ui, Usage};
+use crate::host::Host;
+
+/// Where --swap keeps its file if neither its value nor TMPDIR says: on most systems a folder on a disk.
+const SWAP_FOLDER: &str = "/var/tmp";
 
 /// How much memory a model may take, and where.
 #[derive(Debug, Clone, clap::Args)]
@@ -11,11 +20,50 @@ pub struct MemoryOptions {
     /// smaller context, and weights that are read anew for every token
     #[arg(long, value_name = "MB", value_parser = positive)]
     max_ram: Option<usize>,
+
+    /// Keep the KV cache in a file without a name in this folder [default: TMPDIR, or /var/tmp]: the system writes it to
+    /// disk when memory is short. Room for all of it is taken at the start
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1)]
+    swap: Option<Option<PathBuf>>,
 }
 
 impl MemoryOptions {
     /// The most memory that may be taken, in bytes.
     pub fn max_ram(&self) -> Option<u64> {
         self.max_ram.map(|mb| (mb as u64).saturating_mul(MB))
+    }
+
+    /// The folder that holds the KV cache, if one shall.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn swap(&self, ui: &Ui) -> anyhow::Result<Option<PathBuf>> {
+        let Some(given) = &self.swap else { return Ok(None) };
+        let folder = given.clone().unwrap_or_else(|| {
+            let named = std::env::var_os("TMPDIR").filter(|name| !name.is_empty());
+            named.map_or_else(|| PathBuf::from(SWAP_FOLDER), PathBuf::from)
+        });
+        check(&folder)?;
+        if Host::in_memory(&folder) {
+            ui.warn(format_args!(
+                "{} is a file system in memory: --swap saves nothing there, name a folder on a disk",
+                folder.display()
+            ));
+        }
+        Ok(Some(folder))
+    }
+}
+
+fn check(folder: &Path) -> anyhow::Result<()> {
+    let name = folder.display();
+    if name.to_string().is_empty() {
+        return Err(Usage("--swap: the folder's name is empty".to_owned()).into());
+    }
+    match folder.metadata() {
+        Ok(meta) if meta.is_dir() => Ok(()),
+        Ok(_) => bail!("--swap {name}: not a folder, and nothing is written to it; name a folder"),
+        Err(error) => {
+            bail!("--swap {name}: {error}; name a folder that exists (what follows --swap is taken for one)")
+        }
     }
 }

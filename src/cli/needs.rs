@@ -43,9 +43,9 @@ impl Items {
         self.program_bytes + self.tokenizer_bytes + self.vector_bytes + self.buffer_bytes
     }
 
-    /// All of it.
-    pub fn total(&self) -> u64 {
-        self.fixed().saturating_add(self.kv_bytes)
+    /// All of it that is in memory of the process's own; with `swap` keys and values are not.
+    pub fn own(&self, swap: bool) -> u64 {
+        self.fixed().saturating_add(if swap { 0 } else { self.kv_bytes })
     }
 }
 

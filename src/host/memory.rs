@@ -1,5 +1,7 @@
 //! Memory: what is there, and what this process takes of it.
 
+use std::path::Path;
+
 use super::Host;
 
 /// What a process holds, in bytes.
@@ -28,6 +30,26 @@ impl Host {
             Some(max.saturating_sub(used.saturating_sub(file)))
         };
         Some(self.control_groups("memory").iter().filter_map(limit).fold(free, u64::min))
+    }
+
+    /// Whether what is written to this folder stays in memory; false if the system does not say.
+    pub fn in_memory(folder: &Path) -> bool {
+        #[cfg(target_os = "linux")]
+        {
+            use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+            statfs(folder).is_ok_and(|on| on.filesystem_type() == TMPFS_MAGIC)
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = folder;
+            false
+        }
+    }
+
+    /// Bytes that can be written to the disk of this folder; `None` if the system does not say.
+    pub fn disk_room(folder: &Path) -> Option<u64> {
+        let disk = nix::sys::statvfs::statvfs(folder).ok()?;
+        Some(disk.blocks_available().saturating_mul(disk.fragment_size()))
     }
 
     /// What this process holds now; zeros if the system does not say.

@@ -87,6 +87,11 @@ fn in_file(folder: &std::path::Path, bytes: usize) -> io::Result<MmapMut> {
     if (room as u128) < bytes as u128 {
         return Err(io::Error::other(format!("the disk has {room} bytes left")));
     }
+    // Beyond this limit the system answers with a signal that ends the process.
+    let (most, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_FSIZE)?;
+    if u128::from(most) < bytes as u128 {
+        return Err(io::Error::other(format!("files may have {most} bytes here (ulimit -f)")));
+    }
     let len = i64::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
     nix::fcntl::posix_fallocate(&file, 0, len.max(1))?;
     // SAFETY: nobody else can open a file that has no name, so its bytes change through this map only and its length,
