@@ -72,15 +72,22 @@ impl Place {
     }
 }
 
-/// The most memory a command held: all of it, and what was its own. Looked at every few milliseconds.
+/// The most memory a command held: all of it, and what was its own.
 #[cfg(target_os = "linux")]
 fn peaks(command: &mut Command) -> (Output, u64, u64) {
+    let (output, [all, own]) = peaks_of(command, ["VmHWM", "RssAnon"]);
+    (output, all, own)
+}
+
+/// The largest values of fields of a command's status, in bytes. Looked at every few milliseconds.
+#[cfg(target_os = "linux")]
+fn peaks_of<const N: usize>(command: &mut Command, names: [&str; N]) -> (Output, [u64; N]) {
     let mut child = command
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()
         .expect("the program starts");
-    let (mut all, mut own) = (0, 0);
+    let mut peaks = [0; N];
     loop {
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
         let field = |name: &str| -> u64 {
@@ -88,14 +95,15 @@ fn peaks(command: &mut Command) -> (Output, u64, u64) {
             line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok())
                 .map_or(0, |kb: u64| kb * 1024)
         };
-        all = all.max(field("VmHWM"));
-        own = own.max(field("RssAnon"));
+        for (peak, name) in peaks.iter_mut().zip(names) {
+            *peak = (*peak).max(field(name));
+        }
         if child.try_wait().expect("its status").is_some() {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
-    (child.wait_with_output().expect("its output"), all, own)
+    (child.wait_with_output().expect("its output"), peaks)
 }
 
 #[test]
@@ -382,4 +390,114 @@ fn fit_counts_a_cache_in_a_file_on_its_disk() {
     let output = all.output().expect("the program starts");
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("has room for"), "{}", stderr(&output));
+}
+
+/// A way to run a program without a privilege of root's; `None` if there is none here.
+#[cfg(target_os = "linux")]
+fn without(capability: &str) -> Option<String> {
+    let id = Command::new("id").arg("-u").output().expect("id");
+    if id.stdout != b"0\n" {
+        return Some(String::new());
+    }
+    let setpriv = format!("setpriv --bounding-set -{capability} ");
+    let works = Command::new("sh").args(["-c", &format!("{setpriv} true")]).output().expect("a shell");
+    works.status.success().then_some(setpriv)
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn locked_weights_are_in_memory_before_they_are_used() {
+    let place = Place::new();
+    let plain = json(&place.run(&[]));
+    let args = [PROMPT, "--json", "--ignore-eos", "-n", "40", "-t", "2", "--mlock"];
+    let (output, [locked]) = peaks_of(&mut place.command("run", &args), ["VmLck"]);
+    let said = stderr(&output);
+    assert_eq!(json(&output)["digest"], plain["digest"]);
+    if said.is_empty() {
+        assert!(locked >= place.size(), "{locked} of {}", place.size());
+    } else {
+        // More than an ordinary user may lock on some systems.
+        assert!(said.contains("does not lock") && locked == 0, "{said}, {locked}");
+    }
+    let Some(without) = without("ipc_lock") else {
+        eprintln!("skipped: a refusal, since setpriv does not work here");
+        return;
+    };
+    let script = format!("ulimit -l 0; exec {without} \"$@\"");
+    let mut refused = Command::new("sh");
+    refused.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_twinband"), "run"]).arg(&place.model).args(args);
+    let output = refused.output().expect("a shell");
+    let said = stderr(&output);
+    assert!(said.starts_with("warning: --mlock: ") && said.contains("ulimit -l"), "{said}");
+    assert_eq!(json(&output)["digest"], plain["digest"]);
+}
+
+#[test]
+fn locking_and_a_budget_exclude_each_other() {
+    let place = Place::new();
+    let output = place.run(&["--mlock", "--max-ram", "1000"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("choose one"), "{}", stderr(&output));
+}
+
+/// The nice values of a command's threads once it waits for input, and what it said.
+#[cfg(target_os = "linux")]
+fn nice(command: &mut Command) -> (Vec<i64>, String) {
+    use std::process::Stdio;
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let values = || -> Vec<i64> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).expect("its threads");
+        let stats = tasks.map(|task| std::fs::read_to_string(task.expect("a thread").path().join("stat")));
+        // Behind the name in brackets: the state is field 3, nice is field 19.
+        let nice = |stat: &str| stat.rsplit_once(')')?.1.split_whitespace().nth(16)?.parse().ok();
+        let named = |stat: &String| stat.contains("(twinband-");
+        stats.filter_map(|stat| stat.ok().filter(named)).filter_map(|stat| nice(&stat)).collect()
+    };
+    let mut found = values();
+    for _ in 0..1000 {
+        if !found.is_empty() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        found = values();
+    }
+    drop(child.stdin.take());
+    let output = child.wait_with_output().expect("its output");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    (found, stderr(&output))
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn fast_is_the_8_bit_cache_and_a_raised_priority() {
+    let place = Place::new();
+    let digest = |args: &[&str]| json(&place.run(args))["digest"].clone();
+    let q8 = digest(&["--q8-kv"]);
+    assert_eq!(digest(&["--fast"]), q8);
+    let f16 = digest(&[]);
+    assert_ne!(q8, f16);
+    assert_eq!(digest(&["--fast", "--kv", "f16"]), f16);
+    let (before, said) = nice(&mut place.command("chat", &["-t", "2"]));
+    assert_eq!((before.len(), said.as_str()), (2, ""));
+    let (raised, said) = nice(&mut place.command("chat", &["-t", "2", "--fast"]));
+    if said.is_empty() {
+        assert!(raised.len() == 2 && raised.iter().all(|&nice| nice <= -10), "{raised:?}");
+    } else {
+        assert!(said.starts_with("warning: --fast: ") && raised == before, "{said}, {raised:?}");
+    }
+    let Some(without) = without("sys_nice") else {
+        eprintln!("skipped: a refusal, since setpriv does not work here");
+        return;
+    };
+    let script = format!("exec {without} \"$@\"");
+    let mut refused = Command::new("sh");
+    refused.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_twinband"), "chat"]).arg(&place.model);
+    let (kept, said) = nice(refused.args(["-t", "2", "--fast"]));
+    assert!(said.starts_with("warning: --fast: the priority stays"), "{said}");
+    assert_eq!(kept, before);
 }

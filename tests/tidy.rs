@@ -57,6 +57,7 @@ const DOORS: &[(&str, &[&str])] = &[
         ],
     ),
     ("rayon", &["src/kernel/par.rs"]),
+    ("rustix", &["src/host/"]),
     ("shaderc", &["worker/build.rs"]),
 ];
 

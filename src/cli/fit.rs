@@ -9,7 +9,7 @@ use clap::ValueEnum as _;
 use serde::Serialize;
 
 use super::budget::{self, Wish};
-use super::memory::MemoryOptions;
+use super::memory::Limits;
 use super::needs::{Items, Needs};
 use super::options::{Kv, positive};
 use super::report::bytes;
@@ -44,7 +44,7 @@ pub struct Args {
     batch: Option<usize>,
 
     #[command(flatten)]
-    memory: MemoryOptions,
+    limits: Limits,
 
     /// For --exact runs
     #[arg(long)]
@@ -129,7 +129,7 @@ struct Kind {
 
 /// Reads the header and prints what it means.
 pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
-    let swap = args.memory.swap(ui)?;
+    let swap = args.limits.swap(ui)?;
     let file = g2bx::open_header(&args.file)?;
     if let Some(part) = file.missing().first() {
         bail!("{}: the header of every part is needed, and this part is not there", part.display());
@@ -165,7 +165,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
             max_ctx: needs.largest_ctx(ty, trained_ctx, fits),
         });
     }
-    let max = args.memory.max_ram();
+    let max = args.limits.max_ram();
     let wish = Wish { kv: Kv::F16, ctx, least_ctx: None, swap: disk.is_some() };
     let choice = max.map(|max| budget::choose(&needs, wish, max)).transpose();
     let within = max.map(|max_bytes| {

@@ -47,8 +47,15 @@ impl<'f> Loaded<'f> {
     /// Loads what the file describes, says with `-v` how much memory that takes, and takes it.
     pub fn new(file: &'f File, options: &EngineOptions, ui: &Ui) -> anyhow::Result<Self> {
         let isa = Isa::by_name(&options.isa)?;
-        let swap = options.memory.swap(ui)?;
+        options.memory.check()?;
+        let swap = options.memory.limits.swap(ui)?;
         let host = Host::new();
+        // Before there are threads: they inherit it.
+        if let Err(error) = options.fast.then(Host::raise_priority).transpose() {
+            ui.warn(format_args!(
+                "--fast: the priority stays as it is: {error}; everything else is as asked"
+            ));
+        }
         let mut model = Model::load(file)?;
         let tokenizer = Tokenizer::from_gguf(file.meta(), &tokenizer::Options { pre: options.pre.clone() })?;
         for warning in
@@ -56,10 +63,11 @@ impl<'f> Loaded<'f> {
         {
             ui.warn(warning);
         }
-        let threads = if options.threads == 0 { host.default_threads() } else { options.threads };
+        let threads = options.threads(&host);
         let mut chosen =
             head::EngineOptions { isa, exact: options.exact, ..head::EngineOptions::new(&model, threads) };
-        chosen.kv = options.kv().into();
+        let kv = options.kv(&model.config);
+        chosen.kv = kv.into();
         chosen.batch = options.batch.unwrap_or(chosen.batch);
         chosen.ctx = options.ctx.unwrap_or(chosen.ctx);
         let trained = model.config.train_ctx;
@@ -67,12 +75,11 @@ impl<'f> Loaded<'f> {
             ui.warn(format_args!("--ctx {} is more than the {trained} tokens the model was trained on: text beyond is likely poor", chosen.ctx));
         }
         let needs = Needs::new(file, &model.outline, &tokenizer, chosen);
-        let wish =
-            Wish { kv: options.kv(), ctx: chosen.ctx, least_ctx: options.least_ctx, swap: swap.is_some() };
+        let wish = Wish { kv, ctx: chosen.ctx, least_ctx: options.least_ctx, swap: swap.is_some() };
         let available = host.available_memory();
         let mut items = needs.items(wish.kv, wish.ctx)?;
         let mut streamed = false;
-        if let Some(max) = options.memory.max_ram() {
+        if let Some(max) = options.memory.limits.max_ram() {
             let choice = budget::choose(&needs, wish, max)?;
             let weights = needs.file();
             let short =
@@ -110,6 +117,10 @@ impl<'f> Loaded<'f> {
                 ));
             }
         }
+        let own = items.own(wish.swap);
+        if options.memory.mlock {
+            lock(file, own, available, ui);
+        }
         let kv = swap.map_or(Place::Memory, Place::Folder);
         let mut engine = Engine::with_kv_in(model, &chosen, &kv)
             .with_context(|| format!("cannot set up the engine ({sizes})"))?;
@@ -134,6 +145,21 @@ impl<'f> Loaded<'f> {
         let tied = file.tensor("output.weight").is_none();
         let tensors = file.tensors().iter().filter(|tensor| tied || tensor.name != "token_embd.weight");
         Ok(tensors.map(|tensor| file.data(tensor)).collect::<Result<_, _>>()?)
+    }
+}
+
+/// Keeps the file in memory if that leaves room for `own` bytes beside it and the system allows it; else says why not.
+fn lock(file: &File, own: u64, available: Option<u64>, ui: &Ui) {
+    let size = report::bytes(file.size());
+    if let Some(available) = available.filter(|&n| n < file.size().saturating_add(own)) {
+        let (available, own) = (report::bytes(available), report::bytes(own));
+        ui.warn(format_args!(
+            "--mlock: {available} available, less than the file's {size} and {own} beside it: not locked"
+        ));
+    } else if let Err(error) = file.lock() {
+        ui.warn(format_args!(
+            "--mlock: the system does not lock {size}: {error}; raise the limit on locked memory (ulimit -l)"
+        ));
     }
 }
 

@@ -12,10 +12,23 @@ use crate::host::Host;
 /// Where --swap keeps its file if neither its value nor TMPDIR says: on most systems a folder on a disk.
 const SWAP_FOLDER: &str = "/var/tmp";
 
-/// How much memory a model may take, and where.
+/// How much memory a model may take, where, and whether it stays.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Memory")]
 pub struct MemoryOptions {
+    /// How much and where.
+    #[command(flatten)]
+    pub limits: Limits,
+
+    /// Read the whole model file at the start and keep it in memory, if there is room and the system allows it
+    #[arg(long)]
+    pub mlock: bool,
+}
+
+/// How much memory a model may take, and where.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Memory")]
+pub struct Limits {
     /// Take at most this many megabytes, pages of the model file included: if need be with the KV cache in 8 bits, a
     /// smaller context, and weights that are read anew for every token
     #[arg(long, value_name = "MB", value_parser = positive)]
@@ -28,6 +41,17 @@ pub struct MemoryOptions {
 }
 
 impl MemoryOptions {
+    /// Whether the options go together.
+    pub fn check(&self) -> Result<(), Usage> {
+        if self.mlock && self.limits.max_ram.is_some() {
+            let why = "--mlock keeps the whole file in memory, --max-ram gives up what there is no room for: choose one";
+            return Err(Usage(why.to_owned()));
+        }
+        Ok(())
+    }
+}
+
+impl Limits {
     /// The most memory that may be taken, in bytes.
     pub fn max_ram(&self) -> Option<u64> {
         self.max_ram.map(|mb| (mb as u64).saturating_mul(MB))

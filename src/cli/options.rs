@@ -9,8 +9,9 @@ use anyhow::{Context as _, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::Usage;
+use crate::host::Host;
 use crate::kernel::format::GgmlType;
-use crate::model::KvType;
+use crate::model::{Config, KvType};
 use crate::sample::{Params, Sampler};
 
 /// How the model is run. Of these only `exact`, `kv` and `pre` can change a text.
@@ -33,13 +34,18 @@ pub struct EngineOptions {
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub isa: String,
 
-    /// How the KV cache is kept; fewer bits take less memory and change the text
-    #[arg(long, value_name = "TYPE", default_value = "f16")]
-    pub kv: Kv,
+    /// How the KV cache is kept; fewer bits take less memory and change the text [default: f16]
+    #[arg(long, value_name = "TYPE")]
+    pub kv: Option<Kv>,
 
     /// The same as --kv q8
     #[arg(long, conflicts_with = "kv")]
     pub q8_kv: bool,
+
+    /// With raised priority, if that is allowed; and unless other options say otherwise, on all cores (efficiency cores
+    /// too) and with the KV cache in 8 bits
+    #[arg(long)]
+    pub fast: bool,
 
     /// Prompt tokens evaluated at once [default: 128]
     #[arg(short, long, value_name = "N", value_parser = positive)]
@@ -63,9 +69,24 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// How the KV cache is kept.
-    pub fn kv(&self) -> Kv {
-        if self.q8_kv { Kv::Q8 } else { self.kv }
+    /// How the KV cache of such a model is kept.
+    pub fn kv(&self, config: &Config) -> Kv {
+        match self.kv {
+            Some(kv) => kv,
+            None if self.q8_kv => Kv::Q8,
+            // Not asked for by name, so a model that cannot have it is no error.
+            None if self.fast && KvType::Q8.check(config).is_ok() => Kv::Q8,
+            None => Kv::F16,
+        }
+    }
+
+    /// The number of threads.
+    pub fn threads(&self, host: &Host) -> usize {
+        match self.threads {
+            0 if self.fast => host.all_threads(),
+            0 => host.default_threads(),
+            threads => threads,
+        }
     }
 }
 

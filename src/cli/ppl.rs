@@ -109,8 +109,8 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     let parent_file = parent_path.map(load::file).transpose()?;
     let mut parent = match &parent_file {
         Some(file) => {
-            let kv = args.against_kv.unwrap_or(engine.kv());
-            let parent = Loaded::new(file, &EngineOptions { kv, q8_kv: false, ..engine.clone() }, ui)?;
+            let (kv, q8_kv) = args.against_kv.map_or((engine.kv, engine.q8_kv), |kv| (Some(kv), false));
+            let parent = Loaded::new(file, &EngineOptions { kv, q8_kv, ..engine.clone() }, ui)?;
             let vocab = [&parent, &model].map(|loaded| loaded.engine.model().config.vocab);
             if vocab[0] != vocab[1] || parent.tokenizer.encode_prompt(&text, Special::Ignore) != ids {
                 bail!(

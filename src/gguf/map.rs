@@ -96,6 +96,14 @@ impl Map {
         }
     }
 
+    /// Takes [`lock`](Self::lock) back.
+    pub fn unlock(&self) {
+        if let Bytes::Mapped(map) = &self.bytes {
+            // What fails is what was not locked.
+            let _ = map.unlock();
+        }
+    }
+
     /// An error if the file no longer has the size it was opened with.
     pub fn check_unchanged(&self) -> Result<(), Error> {
         let Some(file) = &self.file else { return Ok(()) };

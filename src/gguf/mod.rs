@@ -232,9 +232,13 @@ impl File {
     /// Reads the whole file and keeps it in memory.
     ///
     /// # Errors
-    /// If the system refuses, mostly for the limit on locked memory.
+    /// If the system refuses, mostly for the limit on locked memory; then nothing is locked.
     pub fn lock(&self) -> std::io::Result<()> {
-        self.parts.iter().try_for_each(|part| part.map.lock())
+        let locked = self.parts.iter().try_for_each(|part| part.map.lock());
+        if locked.is_err() {
+            self.parts.iter().for_each(|part| part.map.unlock());
+        }
+        locked
     }
 
     /// An error if a file's size is no longer what it was when it was opened. Reading tensor data of a file that was

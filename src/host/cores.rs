@@ -11,8 +11,17 @@ impl Host {
     /// and the whole cores of the control group's quota, at least 1.
     pub fn default_threads(&self) -> usize {
         let allowed = self.allowed_cpus();
-        let fast = self.performance_cpus(&allowed);
-        let cores: BTreeSet<usize> = fast.iter().map(|&cpu| self.core_of(cpu)).collect();
+        self.cores(&self.performance_cpus(&allowed))
+    }
+
+    /// The number of threads to use if all cores shall be busy, efficiency cores too, within the same limits.
+    pub fn all_threads(&self) -> usize {
+        self.cores(&self.allowed_cpus())
+    }
+
+    /// Physical cores of these CPUs, as far as the control group's quota goes; at least 1.
+    fn cores(&self, cpus: &BTreeSet<usize>) -> usize {
+        let cores: BTreeSet<usize> = cpus.iter().map(|&cpu| self.core_of(cpu)).collect();
         let quota = self.cpu_quota().map_or(usize::MAX, |cores| cores as usize);
         cores.len().min(quota).max(1)
     }
@@ -132,6 +141,11 @@ mod tests {
             })
             .collect();
         assert_eq!(threads(&[ALL8], &capacity), 2);
+        // All cores, if that is asked for.
+        let (list, cpus) = (siblings(&pairs), [ALL8, hybrid]);
+        let all: Vec<_> =
+            cpus.into_iter().chain(list.iter().map(|(path, text)| (path.as_str(), text.as_str()))).collect();
+        assert_eq!(fake(&all).host.all_threads(), 6);
         // Only efficiency cores allowed: then those.
         let status = ("/proc/self/status", "Cpus_allowed_list:\t4-7\n");
         assert_eq!(threads(&[status, hybrid], &siblings(&pairs)), 4);

@@ -23,10 +23,14 @@ impl Host {
             let number = |name: &str| self.text(&format!("{folder}/{name}"))?.parse::<u64>().ok();
             let max = number("memory.max").or_else(|| number("memory.limit_in_bytes"))?;
             let used = number("memory.current").or_else(|| number("memory.usage_in_bytes")).unwrap_or(0);
-            // File pages count as used but can be dropped, like those of MemAvailable.
+            // File pages count as used but can be dropped, like those of MemAvailable. Version 1 has the group's own beside
+            // those of the whole tree, to which its other numbers belong.
             let stat = self.text(&format!("{folder}/memory.stat")).unwrap_or_default();
-            let file =
-                stat.lines().find_map(|l| l.strip_prefix("inactive_file ")?.parse::<u64>().ok()).unwrap_or(0);
+            let named = |name: &str| -> Option<u64> {
+                stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+            };
+            let pages = |kind: &str| named(&format!("total_{kind}")).or_else(|| named(kind)).unwrap_or(0);
+            let file = pages("inactive_file").saturating_add(pages("active_file"));
             Some(max.saturating_sub(used.saturating_sub(file)))
         };
         Some(self.control_groups("memory").iter().filter_map(limit).fold(free, u64::min))
@@ -90,7 +94,22 @@ mod tests {
         };
         assert_eq!(limited("max", "1000", ""), Some(5000 * 1024));
         assert_eq!(limited("1000000", "400000", "anon 1\ninactive_file 100000\n"), Some(700_000));
+        assert_eq!(limited("1000000", "400000", "inactive_file 100000\nactive_file 50000\n"), Some(750_000));
         assert_eq!(limited("1000", "400000", ""), Some(0));
+        // Version 1: the tree's pages, not only the group's own.
+        let v1 = fake(&[
+            INFO,
+            ("/proc/self/cgroup", "4:memory:/g/h\n0::/\n"),
+            ("/sys/fs/cgroup/memory/g/memory.limit_in_bytes", "2000000"),
+            ("/sys/fs/cgroup/memory/g/memory.usage_in_bytes", "1500000"),
+            (
+                "/sys/fs/cgroup/memory/g/memory.stat",
+                "active_file 7\ntotal_active_file 400000\ntotal_inactive_file 5\n",
+            ),
+            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712"),
+            ("/sys/fs/cgroup/memory/memory.usage_in_bytes", "3000000"),
+        ]);
+        assert_eq!(v1.host.available_memory(), Some(900_005));
     }
 
     #[test]

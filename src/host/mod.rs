@@ -5,6 +5,7 @@
 
 pub mod cores;
 pub mod memory;
+pub mod priority;
 
 use std::path::{Path, PathBuf};
 
