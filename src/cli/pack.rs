@@ -19,6 +19,7 @@ use crate::surgery::quantize;
 
 pub mod copy;
 mod recipe;
+mod weigh;
 
 /// Pack a model into a G2BX file: the same weights in the order in which they are read, with checksums
 #[derive(Debug, clap::Args)]
@@ -65,6 +66,10 @@ pub struct Args {
     #[arg(long, value_name = "T", value_parser = types(quantize::types), ignore_case = true)]
     head: Option<GgmlType>,
 
+    /// Importance data of llama.cpp (imatrix, GGUF or .dat): errors of weights that meet large inputs count more
+    #[arg(long, value_name = "F")]
+    imatrix: Option<PathBuf>,
+
     /// Fail if a matrix cannot have the type asked for, in place of giving it another
     #[arg(long)]
     strict: bool,
@@ -104,6 +109,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     let choices: Vec<Choice> = file.tensors().iter().map(|tensor| recipe.choose(&file, tensor)).collect();
     let plan = || file.tensors().iter().zip(&choices);
     substitutions(plan(), args.strict, ui)?;
+    let importance = weigh::open(args.imatrix.as_deref(), plan(), ui)?;
     let layout = |tensor: &TensorInfo, ty| {
         if args.no_interleave { Layout::Rows } else { chosen_layout(tensor, ty) }
     };
@@ -119,7 +125,8 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     let mut data = writer.begin(BufWriter::with_capacity(1 << 20, part.file()))?;
     for (tensor, choice) in plan() {
         let sink = |bytes: &[u8]| data.part(bytes).with_context(|| format!("{}", args.output.display()));
-        copy.tensor(tensor, choice.ty, layout(tensor, choice.ty), sink)?;
+        let importance = importance.as_ref().map(|data| data.of(tensor)).transpose()?.flatten();
+        copy.tensor(tensor, choice.ty, layout(tensor, choice.ty), importance.as_deref(), sink)?;
     }
     data.finish().with_context(|| format!("{}", args.output.display()))?;
     part.publish()?;
@@ -153,19 +160,24 @@ fn substitutions<'a>(
         }
     }
     for (wished, ty, tensors) in all {
-        let names: Vec<_> = tensors.iter().take(SHOWN).map(|t| printable(t.name.as_bytes())).collect();
-        let more = if tensors.len() > SHOWN { ", ..." } else { "" };
         let bytes = tensors.iter().filter_map(|t| t.bytes()).sum();
         let text = format!(
-            "{} tensors ({} now) have rows that are no whole blocks of {wished}: {}{more}",
+            "{} tensors ({} now) have rows that are no whole blocks of {wished}: {}",
             tensors.len(),
             report::bytes(bytes),
-            names.join(", ")
+            names(&tensors)
         );
         anyhow::ensure!(!strict, "{text}");
         ui.warn(format_args!("{text}; they become {ty}"));
     }
     Ok(())
+}
+
+/// The first few names.
+fn names(tensors: &[&TensorInfo]) -> String {
+    let names: Vec<_> = tensors.iter().take(SHOWN).map(|t| printable(t.name.as_bytes())).collect();
+    let more = if tensors.len() > SHOWN { ", ..." } else { "" };
+    names.join(", ") + more
 }
 
 /// The order in which the kernels read a tensor: matrices in groups of rows. Not so the embedding, of which single rows

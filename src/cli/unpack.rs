@@ -51,7 +51,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     let part = PartFile::create(&args.output, args.force)?;
     let mut data = writer.begin(BufWriter::with_capacity(1 << 20, part.file()))?;
     for tensor in file.tensors() {
-        copy.tensor(tensor, tensor.ty, Layout::Rows, |bytes| {
+        copy.tensor(tensor, tensor.ty, Layout::Rows, None, |bytes| {
             data.part(bytes).with_context(|| format!("{}", args.output.display()))?;
             Ok(())
         })?;

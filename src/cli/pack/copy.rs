@@ -34,17 +34,19 @@ impl<'f> Copy<'f> {
         self.progress.finish();
     }
 
-    /// Hands a tensor to `sink` as this type and in this order, in parts.
+    /// Hands a tensor to `sink` as this type and in this order, in parts. If the type changes, errors in a column count what
+    /// `importance` says of it, a number for each column of each of its matrices.
     pub fn tensor(
         &mut self,
         tensor: &TensorInfo,
         ty: GgmlType,
         to: Layout,
+        importance: Option<&[f32]>,
         mut sink: impl FnMut(&[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         self.file.check_unchanged()?;
         if ty != tensor.ty {
-            return self.converted(tensor, ty, to, sink);
+            return self.converted(tensor, ty, to, importance, sink);
         }
         layout::read(self.file, tensor, to, |bytes| {
             self.step(bytes.len())?;
@@ -67,6 +69,7 @@ impl<'f> Copy<'f> {
         tensor: &TensorInfo,
         ty: GgmlType,
         to: Layout,
+        importance: Option<&[f32]>,
         mut sink: impl FnMut(&[u8]) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let name = printable(tensor.name.as_bytes());
@@ -77,12 +80,17 @@ impl<'f> Copy<'f> {
         let geometry = ty.geometry().with_context(|| format!("{ty} cannot be written"))?;
         let row_bytes =
             geometry.row_bytes(cols).with_context(|| format!("tensor {name}: no whole blocks of {ty}"))?;
+        // The rows of a matrix share what its columns count.
+        let of_row = |row: usize| {
+            let at = row / usize::try_from(tensor.dims[1]).unwrap_or(usize::MAX) * cols;
+            importance.and_then(|all| all.get(at..)?.get(..cols))
+        };
         let mut encoded = Vec::new();
         let mut first = 0;
         while first < rows {
             let n = (layout::rows_at_once(row_bytes) * self.threads).min(rows - first);
             encoded.resize(n * row_bytes, 0);
-            encode(&matrix, first, ty, &mut encoded, row_bytes, self.threads)
+            encode(&matrix, first, (ty, row_bytes), &of_row, &mut encoded, self.threads)
                 .map_err(|(row, error)| anyhow::anyhow!("tensor {name}, row {row}: {error}"))?;
             layout::convert(&encoded, geometry, cols, Layout::Rows, to, &mut sink)?;
             self.step(n * matrix.row_bytes())?;
@@ -93,12 +101,12 @@ impl<'f> Copy<'f> {
 }
 
 /// Encodes rows from `first` on, as many as `out` has room for. An error comes with the row it is about.
-fn encode(
+fn encode<'i>(
     matrix: &Matrix<'_>,
     first: usize,
-    ty: GgmlType,
+    (ty, row_bytes): (GgmlType, usize),
+    importance: &(impl Fn(usize) -> Option<&'i [f32]> + Sync),
     out: &mut [u8],
-    row_bytes: usize,
     threads: usize,
 ) -> Result<(), (usize, QuantizeError)> {
     let share = (out.len() / row_bytes).div_ceil(threads.max(1));
@@ -106,7 +114,7 @@ fn encode(
         let mut x = vec![0.0; matrix.cols()];
         for (i, out) in out.chunks_mut(row_bytes).enumerate() {
             matrix.decode_row(first + i, &mut x);
-            quantize(ty, &x, None, out).map_err(|error| (first + i, error))?;
+            quantize(ty, &x, importance(first + i), out).map_err(|error| (first + i, error))?;
         }
         Ok(())
     };

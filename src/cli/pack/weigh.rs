@@ -1,0 +1,54 @@
+//! What errors of weights count while they are converted: importance data, held against what is to be done.
+
+use std::path::Path;
+
+use super::recipe::{Choice, EMBEDDING, HEAD};
+use super::{names, printable};
+use crate::cli::{Ui, Usage};
+use crate::gguf::TensorInfo;
+use crate::surgery::importance::Importance;
+use crate::surgery::quantize;
+
+/// Opens the file, if there is one, and says for which tensors it has nothing. Data that is of use for none of them is an
+/// error, and so is data of another shape.
+pub fn open<'a>(
+    path: Option<&Path>,
+    plan: impl Iterator<Item = (&'a TensorInfo, &'a Choice)>,
+    ui: &Ui,
+) -> anyhow::Result<Option<Importance>> {
+    let Some(path) = path else { return Ok(None) };
+    let importance = Importance::open(path)?;
+    let weighed: Vec<_> = plan
+        .filter(|(tensor, choice)| tensor.ty != choice.ty && quantize::weighs_errors(choice.ty))
+        .map(|(tensor, _)| tensor)
+        .collect();
+    if weighed.is_empty() {
+        let types: Vec<_> = quantize::types().filter(|&ty| quantize::weighs_errors(ty)).map(|ty| ty.to_string()).collect();
+        return Err(Usage(format!("--imatrix has a use where matrices become one of {}: see --type", types.join(", "))).into());
+    }
+    let mut missing = Vec::new();
+    let mut found = 0;
+    for tensor in weighed {
+        if importance.of(tensor)?.is_some() {
+            found += 1;
+        } else if ![EMBEDDING, HEAD].contains(&tensor.name.as_str()) {
+            missing.push(tensor);
+        }
+    }
+    anyhow::ensure!(
+        found > 0,
+        "{}: has data of {} matrices, but of none that is converted, such as {}: data of another model?",
+        path.display(),
+        importance.len(),
+        missing.first().map_or_else(String::new, |t| printable(t.name.as_bytes()))
+    );
+    if !missing.is_empty() {
+        ui.warn(format_args!(
+            "{} has no data of {} tensors: {}; errors in all their columns count alike",
+            path.display(),
+            missing.len(),
+            names(&missing)
+        ));
+    }
+    Ok(Some(importance))
+}
