@@ -23,8 +23,13 @@ pub fn open<'a>(
         .map(|(tensor, _)| tensor)
         .collect();
     if weighed.is_empty() {
-        let types: Vec<_> = quantize::types().filter(|&ty| quantize::weighs_errors(ty)).map(|ty| ty.to_string()).collect();
-        return Err(Usage(format!("--imatrix has a use where matrices become one of {}: see --type", types.join(", "))).into());
+        let types: Vec<_> =
+            quantize::types().filter(|&ty| quantize::weighs_errors(ty)).map(|ty| ty.to_string()).collect();
+        return Err(Usage(format!(
+            "--imatrix has a use where matrices become one of {}: see --type",
+            types.join(", ")
+        ))
+        .into());
     }
     let mut missing = Vec::new();
     let mut found = 0;

@@ -161,7 +161,10 @@ enum Source {
 /// Where the data of a matrix lies.
 enum Entry {
     /// Two of the file's tensors.
-    Gguf { sums: usize, counts: usize },
+    Gguf {
+        sums: usize,
+        counts: usize,
+    },
     Legacy(legacy::Entry),
 }
 
@@ -263,7 +266,9 @@ impl Importance {
         let (path, name) = (|| self.path().to_owned(), || printable(name.as_bytes()));
         for (what, all) in [("sum", sums), ("count", counts)] {
             let bad = |&value: &f32| !(value.is_finite() && value >= 0.0);
-            if let Some((at, value)) = all.iter().map(|&b| number(b)).enumerate().find(|(_, value)| bad(value)) {
+            if let Some((at, value)) =
+                all.iter().map(|&b| number(b)).enumerate().find(|(_, value)| bad(value))
+            {
                 return Err(ImportanceError::Number { path: path(), name: name(), what, at, value });
             }
         }

@@ -49,7 +49,10 @@ fn refused(bytes: Vec<u8>) -> String {
 fn both_forms_say_what_columns_count() {
     let sums = [2.0, 4.0, 0.0, 10.0];
     let want = Some(vec![0.5, 1.0, 1e-6, 2.5]);
-    assert_eq!(of(gguf(&[("a.in_sum2", &[4, 1], &sums), ("a.counts", &[1, 1], &[7.0])]), &tensor(4, 1)), want);
+    assert_eq!(
+        of(gguf(&[("a.in_sum2", &[4, 1], &sums), ("a.counts", &[1, 1], &[7.0])]), &tensor(4, 1)),
+        want
+    );
     let mut file = legacy(&[("b", 1, &[1.0]), ("a", 3, &sums)]);
     assert_eq!(of(file.clone(), &tensor(4, 1)), want);
     // The number of calls and the name of the text.

@@ -13,13 +13,20 @@ use crate::kernel::isa::Simd;
 use half::f16;
 
 /// Ratio of neighbouring scales in the coarse search.
-const RATIO: f32 = 1.04;
+const RATIO: f32 = 1.03;
 /// The first scale, as a multiple of that at which the largest element just fits: an outlier is best put on a small code.
 const FIRST: f32 = 2.6;
-/// How many scales there are. With the last one, elements are cut off at 0.41 of the largest.
-const STEPS: usize = 48;
+/// How many scales there are. With the last one, elements are cut off at 0.4 of the largest.
+const STEPS: usize = 63;
 /// The best so many of these are followed further.
-const FOLLOWED: usize = 3;
+const FOLLOWED: usize = 4;
+
+/// What codes explain of `sum w x x` with the scale that is best for them, and that scale.
+#[derive(Clone, Copy)]
+struct Place {
+    explained: f32,
+    scale: f16,
+}
 
 /// The best scale so far, what it leaves, and the scale that would suit its codes best.
 #[derive(Clone, Copy)]
@@ -62,24 +69,32 @@ pub(super) fn search<S: Simd, C: Codes, const N: usize>(
     unit: Unit,
 ) -> Option<(f16, [u8; N])> {
     let largest = x.iter().fold(0f32, |m, x| m.max(x.abs()));
-    let none = Best { rest: f32::INFINITY, scale: f16::NAN, ideal: 0.0 };
-    let mut followed = [none; FOLLOWED];
+    let mut followed = [Place { explained: f32::NEG_INFINITY, scale: f16::NAN }; FOLLOWED];
     let mut d = FIRST * largest / C::HIGH.max(-C::LOW);
     for _ in 0..STEPS {
         for d in [d, -d] {
-            let mut one = none;
-            attempt::<S, C, N>(s, x, w, unit, unit.rounded(d), &mut one);
+            let (xq, qq) = moments::<S, C, N>(s, x, w, super::inverse(d));
+            // Of elements so small that no f16 is a scale for them every code is 0.
+            let ideal = if qq > 0.0 { xq / qq } else { d };
+            let mut one = Place { explained: xq * ideal, scale: unit.rounded(ideal) };
+            // Places in the same valley are one.
+            if !one.scale.is_finite()
+                || followed.iter().any(|place| place.scale == one.scale && place.explained >= one.explained)
+            {
+                continue;
+            }
             for place in &mut followed {
-                if one.rest < place.rest {
+                if one.explained > place.explained {
                     std::mem::swap(place, &mut one);
                 }
             }
         }
         d /= RATIO;
     }
-    let mut best = none;
-    for mut one in followed {
-        let mut better = one.rest.is_finite();
+    let mut best = Best { rest: f32::INFINITY, scale: f16::NAN, ideal: 0.0 };
+    for place in followed {
+        let mut one = Best { rest: f32::INFINITY, ..best };
+        let mut better = attempt::<S, C, N>(s, x, w, unit, place.scale, &mut one);
         while better {
             let bits = one.scale.to_bits();
             let near = [bits.saturating_sub(1), bits.saturating_add(1)].map(f16::from_bits);

@@ -1,0 +1,157 @@
+//! Packing with importance data: errors move to where they count less, and data that does not fit is refused.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::place::{Place, good, refused, twinband};
+use common::tiny::{Plain, Tiny, encode};
+use twinband::g2bx;
+use twinband::gguf::write::Writer;
+use twinband::kernel::format::{self, GgmlType, Matrix};
+
+fn model() -> Tiny {
+    Tiny::new().format(encode::f32).with(|t| {
+        t.dim = 256;
+        t.hidden_dim = 512;
+        t.n_layers = 2;
+        t.head_dim = 64;
+    })
+}
+
+/// One column in eight has inputs a hundred times as large.
+fn sums(columns: usize) -> Vec<f32> {
+    (0..columns).map(|c| if c % 8 == 3 { 10_000.0 } else { 1.0 }).collect()
+}
+
+/// Data in the GGUF form for these matrices: name and sums.
+fn data(path: &Path, matrices: &[(String, Vec<f32>)]) {
+    let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
+    let mut writer = Writer::new();
+    writer.u32("imatrix.chunk_count", 1);
+    for (name, sums) in matrices {
+        let columns = sums.len() as u64;
+        writer.tensor(&format!("{name}.in_sum2"), &[columns, 1], GgmlType::F32).expect("a tensor");
+        writer.tensor(&format!("{name}.counts"), &[1, 1], GgmlType::F32).expect("a tensor");
+    }
+    let mut file = Vec::new();
+    let mut data = writer.begin(&mut file).expect("memory");
+    for (_, sums) in matrices {
+        data.part(&bytes(sums)).expect("memory");
+        data.part(&bytes(&[5.0])).expect("memory");
+    }
+    data.finish().expect("memory");
+    std::fs::write(path, file).expect("the file");
+}
+
+/// The same in the older form.
+fn older(path: &Path, matrices: &[(String, Vec<f32>)]) {
+    let int = |n: usize| (n as i32).to_le_bytes();
+    let mut file = int(matrices.len()).to_vec();
+    for (name, sums) in matrices {
+        file.extend(int(name.len()));
+        file.extend(name.as_bytes());
+        file.extend(int(9));
+        file.extend(int(sums.len()));
+        file.extend(sums.iter().flat_map(|v| v.to_le_bytes()));
+    }
+    file.extend(int(9));
+    std::fs::write(path, file).expect("the file");
+}
+
+fn matrices(tiny: &Tiny) -> Vec<(String, Vec<f32>)> {
+    let blocks = |t: &&Plain| t.is_matrix() && t.name.starts_with("blk.");
+    tiny.weights().iter().filter(blocks).map(|t| (t.name.clone(), sums(t.dims[0] as usize))).collect()
+}
+
+/// The squared errors of all blocks' matrices, in the columns of large inputs and in the others.
+fn errors(tiny: &Tiny, packed: &Path) -> [f64; 2] {
+    let file = g2bx::open(packed).expect("a G2BX");
+    let mut errors = [0.0; 2];
+    for plain in tiny.weights().iter().filter(|t| t.is_matrix() && t.name.starts_with("blk.")) {
+        let tensor = file.tensor(&plain.name).expect("the tensor");
+        let (format, cols) = (format::of(tensor.ty).expect("a format"), plain.dims[0] as usize);
+        let matrix = Matrix::new(format, file.data(tensor).expect("data"), plain.dims[1] as usize, cols);
+        let matrix = matrix.and_then(|m| m.with_layout(tensor.layout)).expect("a matrix");
+        let mut row = vec![0.0; cols];
+        for (r, plain) in plain.values.chunks(cols).enumerate() {
+            matrix.decode_row(r, &mut row);
+            for (c, (x, y)) in plain.iter().zip(&row).enumerate() {
+                errors[usize::from(c % 8 != 3)] += f64::from(x - y).powi(2);
+            }
+        }
+    }
+    errors
+}
+
+#[test]
+fn errors_move_to_columns_of_small_inputs() {
+    let tiny = model();
+    let place = Place::new(&tiny);
+    let (new, old) = (place.path("data.gguf"), place.path("data.dat"));
+    data(&new, &matrices(&tiny));
+    older(&old, &matrices(&tiny));
+    for ty in ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q4_0", "Q5_1", "IQ4_NL", "IQ4_XS", "Q4_0S"] {
+        let packed = |name: &str, data: Option<&PathBuf>| {
+            let mut options: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"--type", &ty, &"--force"];
+            if let Some(data) = data {
+                options.extend([&"--imatrix" as &dyn AsRef<_>, data]);
+            }
+            place.packed(name, &options)
+        };
+        let (with, without) = (packed("with.g2bx", Some(&new)), packed("without.g2bx", None));
+        let ([large, small], [large_without, small_without]) =
+            (errors(&tiny, &with), errors(&tiny, &without));
+        assert!(large < 0.8 * large_without, "{ty}: {large} of {large_without}");
+        assert!(small > small_without, "{ty}: {small} of {small_without}");
+        let of_old = packed("old.g2bx", Some(&old));
+        assert!(std::fs::read(of_old).expect("a file") == std::fs::read(with).expect("a file"), "{ty}");
+    }
+}
+
+#[test]
+fn data_that_does_not_fit_is_refused() {
+    let tiny = model();
+    let place = Place::new(&tiny);
+    let (path, out) = (place.path("data.gguf"), place.path("a.g2bx"));
+    let pack = |more: &[&str]| {
+        let mut args: Vec<&dyn AsRef<std::ffi::OsStr>> =
+            vec![&"pack", &place.source, &out, &"--imatrix", &path];
+        args.extend(more.iter().map(|s| s as &dyn AsRef<_>));
+        twinband(&args)
+    };
+
+    let mut all = matrices(&tiny);
+    all[2].1.pop();
+    data(&path, &all);
+    let said = refused(&pack(&["--type", "Q4_K"]));
+    assert!(said.contains("blk.0.") && said.contains("data of another model?"), "{said}");
+
+    let mut all = matrices(&tiny);
+    all[1].1[5] = f32::NAN;
+    data(&path, &all);
+    assert!(refused(&pack(&["--type", "Q4_K"])).contains("sum 5 is NaN"));
+
+    let other: Vec<_> =
+        matrices(&tiny).into_iter().map(|(name, sums)| (format!("model.{name}"), sums)).collect();
+    data(&path, &other);
+    let said = refused(&pack(&["--type", "Q4_K"]));
+    assert!(said.contains("has data of 14 matrices, but of none that is converted"), "{said}");
+    assert!(!out.exists());
+
+    // Some without data are converted without.
+    let some: Vec<_> = matrices(&tiny).into_iter().filter(|(name, _)| !name.contains("attn_q")).collect();
+    data(&path, &some);
+    let output = pack(&["--type", "Q4_K"]);
+    good(&output);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("has no data of 2 tensors: blk.0.attn_q.weight, blk.1.attn_q.weight;"), "{said}");
+
+    // Data that nothing is done with is a mistake.
+    for options in [&[][..], &["--keep"], &["--type", "Q8_0"]] {
+        let output = pack(options);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("--imatrix has a use where matrices become one of Q4_0, "), "{said}");
+    }
+}
