@@ -5,6 +5,8 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+#[cfg(target_os = "linux")]
+use common::group::Group;
 use common::tiny::Tiny;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -148,11 +150,23 @@ fn a_budget_reduces_what_it_must_and_says_so() {
     );
     assert!(!said.contains("read anew"), "{said}");
     assert_eq!(answer["tokens"].as_array().map(Vec::len), Some(40));
-    // Room for a small context, but not for all weights beside it: as little as does, and what the context is above 512.
-    let least = least(&stderr(&place.run(&["-c", "600", "--q8-kv", "--max-ram", "5"])));
-    let (answer, said) = within(least + 1, &["-c", "600", "--q8-kv"]);
+    // What is said of batches; 128 if nothing is.
+    let batch = |args: &[&str], mb: u64| {
+        let (answer, said) = within(mb, &[&["-c", "512", "--q8-kv"], args].concat());
+        assert_eq!(answer["digest"], q8["digest"], "{said}");
+        let batch = said.split("batches of ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
+        batch.unwrap_or(128u64)
+    };
+    // Room for the smallest context, but not for all weights beside it.
+    let least = least(&stderr(&place.run(&["-c", "512", "--q8-kv", "--max-ram", "5"])));
+    let (answer, said) = within(least + 1, &["-c", "512", "--q8-kv"]);
     assert!(said.contains("of weights read anew") && !said.contains("context"), "{said}");
     assert_eq!(answer["digest"], q8["digest"]);
+    // Smaller batches come last, and no smaller than they have to be; those asked for are where it begins.
+    assert!(batch(&[], least) <= 16 && batch(&[], least + 12) == 128);
+    let steps: Vec<u64> = (0..12).step_by(2).map(|more| batch(&[], least + more)).collect();
+    assert!(steps.is_sorted() && steps.iter().any(|&batch| (16..128).contains(&batch)), "{steps:?}");
+    assert_eq!(batch(&["-b", "5"], least + 1), 128);
 }
 
 #[test]
@@ -500,4 +514,91 @@ fn fast_is_the_8_bit_cache_and_a_raised_priority() {
     let (kept, said) = nice(refused.args(["-t", "2", "--fast"]));
     assert!(said.starts_with("warning: --fast: the priority stays"), "{said}");
     assert_eq!(kept, before);
+}
+
+/// A model of 130 MB where 64 MB is all there is: slower, never killed, the same to the bit.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_model_larger_than_its_control_group_runs() {
+    const LIMIT: u64 = 64 << 20;
+    let group = match Group::new("model", LIMIT) {
+        Ok(group) => group,
+        Err(why) => {
+            eprintln!("skipped: no control group with a limit on memory can be made here ({why})");
+            return;
+        }
+    };
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = dir.path().join("model.gguf");
+    let command = |args: &[&str]| {
+        let mut command = program();
+        command.arg(args[0]).arg(&model).args(&args[1..]);
+        command
+    };
+    // Written in the group, so that the pages of the file are the group's.
+    let mut synth = program();
+    synth.args(["synth", "qwen3-0.6b", "--type", "Q4_0", "--layers", "4", "-o"]).arg(&model);
+    let output = group.command(&synth).output().expect("a shell");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let size = std::fs::metadata(&model).expect("the model").len();
+    assert!(size > 3 * LIMIT / 2, "{size}");
+
+    let run = ["run", PROMPT, "--json", "--ignore-eos", "-n", "6", "-c", "512", "-t", "2", "--q8-kv"];
+    let plain = json(&command(&run).output().expect("a run"));
+    let forget = || {
+        // Pages that are in memory already count for whom they were read for first.
+        let mut dd = Command::new("dd");
+        dd.arg(format!("of={}", model.display())).args([
+            "oflag=nocache",
+            "conv=notrunc,fdatasync",
+            "count=0",
+        ]);
+        assert!(dd.output().expect("dd").status.success());
+    };
+    for args in [&[][..], &["--max-ram", "60"], &["--swap"], &["--mlock"]] {
+        forget();
+        let output = group.command(&command(&[&run, args].concat())).output().expect("a shell");
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}: {said}", output.status);
+        assert_eq!(json(&output)["digest"], plain["digest"], "{args:?}");
+        let expected = match args.first() {
+            Some(&"--max-ram") => "of weights read anew",
+            Some(&"--mlock") => "not locked",
+            _ => "weights will be read from disk again and again",
+        };
+        assert!(said.contains(expected), "{args:?}: {said}");
+    }
+    let fit = json(&group.command(&command(&["fit", "-c", "512", "--json"])).output().expect("a shell"));
+    let available = fit["available_bytes"].as_u64().expect("a number");
+    assert!((LIMIT / 2..=LIMIT).contains(&available), "{available}");
+    let f16 = &fit["kv"][0];
+    assert_eq!((f16["fits"].as_bool(), f16["weights_stay"].as_bool()), (Some(true), Some(false)));
+    assert!(group.peak().is_none_or(|peak| peak <= LIMIT) && group.killed() == 0);
+}
+
+/// A cache of 49 MB where 40 MB is all there is.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_cache_larger_than_its_control_group_lies_in_a_file() {
+    const LIMIT: u64 = 40 << 20;
+    let group = match Group::new("cache", LIMIT) {
+        Ok(group) => group,
+        Err(why) => {
+            eprintln!("skipped: no control group with a limit on memory can be made here ({why})");
+            return;
+        }
+    };
+    let place = Place::new();
+    // 16 layers of keys and values, 256 floats each: 32 KiB a token.
+    let prompt = "the".to_owned() + &" the".repeat(1499);
+    let long = ["run", &prompt, "--json", "--ignore-eos", "-n", "1", "-c", "1600", "-t", "2", "--kv", "f32"];
+    let command =
+        |args: &[&str]| group.command(&place.command(args[0], &args[1..])).output().expect("a shell");
+    let output = command(&[&long[..], &["--swap"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}: {}", output.status, stderr(&output));
+    assert!(group.peak().is_none_or(|peak| peak <= LIMIT) && group.killed() == 0);
+    // The limit is one: with the cache in memory of its own the same is killed, and was warned.
+    let output = command(&long);
+    assert!(stderr(&output).contains("the full context needs more"), "{}", stderr(&output));
+    assert_eq!((output.status.code(), group.killed()), (None, 1));
 }

@@ -105,6 +105,7 @@ struct Budget {
     fits: bool,
     kv: Option<String>,
     ctx: Option<usize>,
+    batch: Option<usize>,
     /// Whether weights are read anew for every token.
     streamed: bool,
     /// What is allocated.
@@ -175,6 +176,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
             fits: choice.is_some(),
             kv: choice.map(|choice| choice.kv.to_string()),
             ctx: choice.map(|choice| choice.ctx),
+            batch: choice.map(|choice| choice.batch),
             streamed: choice.is_some_and(|choice| choice.keep.is_some()),
             total_bytes: choice.map(|choice| own(&choice.items)),
         }
@@ -287,6 +289,7 @@ impl Report {
             max_bytes,
             kv: Some(kv),
             ctx: Some(ctx),
+            batch: Some(batch),
             streamed,
             total_bytes: Some(total),
             ..
@@ -297,7 +300,7 @@ impl Report {
             line(
                 "--max-ram",
                 format!(
-                    "{}: KV {kv}, {ctx} tokens, {} allocated, {weights}",
+                    "{}: KV {kv}, {ctx} tokens, batches of {batch}, {} allocated, {weights}",
                     bytes(*max_bytes),
                     bytes(*total)
                 ),

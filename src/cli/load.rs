@@ -85,9 +85,10 @@ impl<'f> Loaded<'f> {
             let short =
                 available.is_some_and(|n| budget::own(&needs, &choice.items, wish.swap) + weights > n);
             (chosen.kv, chosen.ctx, items) = (choice.kv.into(), choice.ctx, choice.items);
+            let batch = std::mem::replace(&mut chosen.batch, choice.batch);
             let read = choice.keep.map_or(0, |keep| model.stream(keep, short));
             streamed = choice.keep.is_some();
-            if let Some(changes) = choice.changes(&wish, read, weights) {
+            if let Some(changes) = choice.changes(&wish, batch, read, weights) {
                 ui.note(format_args!("--max-ram {}: {changes}", max / budget::MB));
             }
         }

@@ -30,7 +30,7 @@ pub struct MemoryOptions {
 #[command(next_help_heading = "Memory")]
 pub struct Limits {
     /// Take at most this many megabytes, pages of the model file included: if need be with the KV cache in 8 bits, a
-    /// smaller context, and weights that are read anew for every token
+    /// smaller context, weights that are read anew for every token, and smaller batches
     #[arg(long, value_name = "MB", value_parser = positive)]
     max_ram: Option<usize>,
 

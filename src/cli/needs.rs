@@ -14,6 +14,7 @@ const PROGRAM: u64 = 500_000;
 const THREAD: u64 = 30_000;
 
 /// A model and how it would be run, the KV cache and the context left open.
+#[derive(Clone, Copy)]
 pub struct Needs<'o> {
     outline: &'o Outline,
     options: EngineOptions,
@@ -55,6 +56,16 @@ impl<'o> Needs<'o> {
         let weights = file.tensors().iter().filter_map(|tensor| tensor.bytes()).sum();
         let tokenizer = tokenizer.heap_bytes() as u64;
         Self { outline, options, tokenizer, weights, file: file.expected_size() }
+    }
+
+    /// The same in batches of so many tokens.
+    pub fn in_batches(self, batch: usize) -> Self {
+        Self { options: EngineOptions { batch, ..self.options }, ..self }
+    }
+
+    /// Tokens of a batch.
+    pub fn batch(&self) -> usize {
+        self.options.batch
     }
 
     /// Bytes of all tensors, which are mapped: read from the file when they are used, and given up by the system when it

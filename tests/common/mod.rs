@@ -4,6 +4,7 @@ pub mod counting;
 pub mod driver;
 pub mod golden;
 pub mod gpu;
+pub mod group;
 pub mod legacy;
 pub mod place;
 pub mod tiny;
