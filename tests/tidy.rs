@@ -66,6 +66,7 @@ const UNSAFE: &[&str] = &[
     "src/gguf/map.rs",
     "src/kernel/format/*/avx2.rs",
     "src/kernel/format/drive/avx2/*",
+    "src/kernel/format/drive/lines.rs",
     "src/kernel/format/drive/vnni/*",
     "src/kernel/isa/*",
     "src/kernel/par.rs",

@@ -2,7 +2,7 @@
 
 use super::element::Element;
 use super::softmax::exp_sum;
-use crate::kernel::isa::Simd;
+use crate::kernel::isa::{Aligned, Simd};
 use crate::kernel::par::Cols;
 use std::ops::Range;
 
@@ -256,13 +256,13 @@ fn weigh<S: Simd, E: Element, const N: usize, const W: usize>(
         }
     }
     for (h, (acc, sum)) in acc.into_iter().zip(sums).enumerate() {
-        let mut lanes = [[[0.0; 8]; 2]; W];
-        for (acc, lanes) in acc.into_iter().zip(&mut lanes) {
+        let mut lanes = Aligned([[[0.0; 8]; 2]; W]);
+        for (acc, lanes) in acc.into_iter().zip(&mut lanes.0) {
             for (acc, lanes) in s.halves(acc).into_iter().zip(lanes) {
                 s.store(s.div(acc, sum), lanes);
             }
         }
-        to(h, lanes.as_flattened().as_flattened());
+        to(h, lanes.0.as_flattened().as_flattened());
     }
 }
 

@@ -2,14 +2,16 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
+mod lines;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
 use super::Matrix;
 #[cfg(target_arch = "x86_64")]
-use crate::kernel::isa::{Avx2, Avx512, AvxVnni};
+use crate::kernel::isa::{Aligned, Avx2, Avx512, AvxVnni};
 use crate::kernel::op::quantize::{Q8, Q8Row};
 use crate::kernel::par::Cols;
+use lines::Lines;
 
 /// Rows that are computed side by side, one in each lane of eight.
 pub const LANES: usize = 8;
@@ -62,15 +64,15 @@ pub type FloatKernel = fn(Avx2, Matrix<'_>, &[f32], &mut Cols<'_, f32>);
 #[derive(Default)]
 pub struct Tile {
     /// Codes, interleaved: for every 4 elements, 4 bytes of each of the rows.
-    pub codes: Vec<[u8; 32]>,
+    pub codes: Lines<[u8; 32]>,
     /// Integer scales of sub-blocks as i16, a row's scale in both halves of its lane.
-    pub scales: Vec<[u8; 32]>,
+    pub scales: Lines<[u8; 32]>,
     /// Integer minimums of two neighbouring sub-blocks as i16, side by side in the row's lane.
-    pub mins: Vec<[u8; 32]>,
+    pub mins: Lines<[u8; 32]>,
     /// f32 scales of blocks, a lane a row.
-    pub factors: Vec<[f32; 8]>,
+    pub factors: Lines<[f32; 8]>,
     /// f32 scales of the minimums.
-    pub min_factors: Vec<[f32; 8]>,
+    pub min_factors: Lines<[f32; 8]>,
     /// A row whose blocks do not lie together.
     pub row: Vec<u8>,
     /// The vectors that the tile is multiplied by, for the sets that want them rearranged.
@@ -125,19 +127,23 @@ pub fn scalar(
     }
 }
 
+/// The products of `N` groups of rows with each of `T` vectors.
+#[cfg(target_arch = "x86_64")]
+type Products<const N: usize, const T: usize> = Aligned<[[[f32; LANES]; N]; T]>;
+
 /// Puts the products of consecutive vectors, from number `first` on, into the columns `rows` of the output (as far as it has
-/// them); `products[v]` has one for each row. The terms of a token are added.
+/// them). The terms of a token are added.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn put<const N: usize>(
+fn put<const N: usize, const T: usize>(
     x: &Q8<'_>,
     out: &mut Cols<'_, f32>,
     rows: std::ops::Range<usize>,
     first: usize,
-    products: &[[[f32; LANES]; N]],
+    products: &Products<N, T>,
 ) {
     let rows = rows.start..rows.end.min(out.range().len());
-    for (v, products) in (first..x.vectors()).zip(products) {
+    for (v, products) in (first..x.vectors()).zip(&products.0) {
         let ((token, term), products) = (x.place(v), products.as_flattened());
         let to = &mut out.row(token)[rows.clone()];
         if term > 0 {

@@ -5,7 +5,7 @@ use super::{
     transpose,
 };
 use crate::kernel::format::Matrix;
-use crate::kernel::format::drive::{TILE_FROM, Tile, in_runs, put};
+use crate::kernel::format::drive::{Products, TILE_FROM, Tile, in_runs, put};
 use crate::kernel::isa::Avx2;
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
@@ -339,7 +339,7 @@ const fn run<B: Block256>() -> usize {
 /// `T` vectors from `v` on by the eight rows of the tile.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn vectors<B: Block256, const T: usize>(tile: &Tile, x: &Q8<'_>, v: usize) -> [[[f32; LANES]; 1]; T] {
+fn vectors<B: Block256, const T: usize>(tile: &Tile, x: &Q8<'_>, v: usize) -> Products<1, T> {
     let n = tile.factors.len() / B::PARTS;
     let x: [Vector<'_, 256, 16>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
     let subs = 256 / B::SUB;

@@ -5,7 +5,7 @@ use super::{
     sums4, transpose4,
 };
 use crate::kernel::format::Matrix;
-use crate::kernel::format::drive::{TILE_FROM, Tile, in_runs, put};
+use crate::kernel::format::drive::{Products, TILE_FROM, Tile, in_runs, put};
 use crate::kernel::isa::Avx2;
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
@@ -221,13 +221,13 @@ fn many<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f3
 /// `T` vectors from `v` on by the eight rows of the tile.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn vectors<B: Block32, const T: usize>(tile: &Tile, x: &Q8<'_>, v: usize) -> [[[f32; LANES]; 1]; T] {
+fn vectors<B: Block32, const T: usize>(tile: &Tile, x: &Q8<'_>, v: usize) -> Products<1, T> {
     let n = tile.factors.len();
     let x: [Vector<'_, 32, 2>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
     let ones = _mm256_set1_epi16(1);
     let mut acc = [_mm256_setzero_ps(); T];
     let (tile_codes, _) = tile.codes.as_chunks::<8>();
-    for (b, (w, ws)) in tile_codes.iter().zip(&tile.factors).enumerate() {
+    for (b, (w, ws)) in tile_codes.iter().zip(&*tile.factors).enumerate() {
         // SAFETY: `b < n`, and every part of a vector has `n` blocks.
         let xq: [&[u8; 32]; T] = std::array::from_fn(|i| unsafe { x[i].codes.get_unchecked(b) });
         let mut isum = [_mm256_setzero_si256(); T];

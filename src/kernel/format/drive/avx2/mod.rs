@@ -9,8 +9,9 @@ pub mod block32;
 pub mod float;
 pub mod read;
 
-use super::LANES;
+use super::{LANES, Products};
 use crate::kernel::format::{Layout, Matrix};
+use crate::kernel::isa::Aligned;
 use crate::kernel::op::quantize::Q8Row;
 use std::arch::x86_64::*;
 
@@ -62,9 +63,9 @@ fn store_f32(v: __m256, to: &mut [f32; 8]) {
 /// The products of eight rows with each of some vectors.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn products<const T: usize>(acc: &[__m256; T]) -> [[[f32; LANES]; 1]; T] {
-    let mut products = [[[0.0; LANES]; 1]; T];
-    for (to, &acc) in products.iter_mut().zip(acc) {
+fn products<const T: usize>(acc: &[__m256; T]) -> Products<1, T> {
+    let mut products = Aligned([[[0.0; LANES]; 1]; T]);
+    for (to, &acc) in products.0.iter_mut().zip(acc) {
         store_f32(acc, &mut to[0]);
     }
     products

@@ -14,7 +14,7 @@ mod panel;
 
 use super::{LANES, TILE_FROM, Tile, put};
 use crate::kernel::format::Matrix;
-use crate::kernel::isa::{Avx2, Vnni};
+use crate::kernel::isa::{Aligned, Avx2, Vnni};
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 pub use panel::Panel;
@@ -26,7 +26,7 @@ const WIDE: usize = 2;
 const GROUPS: usize = WIDE * 2;
 
 /// The products of a tile's rows (of so many groups as it has) with each of `T` vectors.
-type Products<const T: usize> = [[[f32; LANES]; GROUPS]; T];
+type Products<const T: usize> = super::Products<GROUPS, T>;
 
 /// What the kinds of blocks differ in.
 pub trait Tiled {
@@ -92,9 +92,9 @@ fn by_all<V: Vnni, K: Tiled>(
 /// The sums of a tile's rows as numbers.
 #[inline(always)]
 fn products<V: Vnni, const T: usize>(v: V, acc: [[V::F; T]; WIDE]) -> Products<T> {
-    let mut products = [[[0.0; LANES]; GROUPS]; T];
+    let mut products = Aligned([[[0.0; LANES]; GROUPS]; T]);
     for (r, acc) in acc.into_iter().enumerate() {
-        for (acc, products) in acc.into_iter().zip(&mut products) {
+        for (acc, products) in acc.into_iter().zip(&mut products.0) {
             v.store_f32(acc, &mut products[r * V::GROUPS..]);
         }
     }
