@@ -233,6 +233,9 @@ impl Mode {
 }
 
 impl<'a, T> Shared<'a, T> {
+    /// Columns are dealt in units of fewer than this.
+    pub const UNITS: usize = 1 << 30;
+
     /// Lends `data`, seen as rows of `width`, to one team run.
     ///
     /// # Panics

@@ -8,7 +8,6 @@ use crate::kernel::op::attend::{Head, Queries, attend};
 use crate::kernel::op::element::{BLOCK, Element, F16, F32, Q4_0, Q8_0};
 use crate::kernel::par::{Cols, Member, Shared};
 use crate::simd;
-use std::ops::Range;
 
 /// How keys and values are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,8 +47,8 @@ impl KvType {
     }
 }
 
-/// Keys and values of all layers, `[layer][position][width]` each: positions that were never filled are never touched,
-/// so they take no memory.
+/// Keys and values of all layers, `[layer][head][position][len]` each: attention reads a head from front to back, and
+/// positions that were never filled are never touched, so they take no memory.
 pub enum Cache {
     /// f16.
     F16(Pair<F16, F16>),
@@ -68,46 +67,60 @@ pub struct Pair<K: Element, V: Element> {
 }
 
 impl<K: Element<Raw: Plain>, V: Element<Raw: Plain>> Pair<K, V> {
-    fn new(c: &Config, cells: usize, place: &Place) -> Result<Self, StateError> {
-        let k = Storage::new(cells * K::raw(c.k_dim()), "keys", place)?;
-        Ok(Self { k, v: Storage::new(cells * V::raw(c.v_dim()), "values", place)? })
+    fn new(c: &Config, ctx: usize, place: &Place) -> Result<Self, StateError> {
+        Ok(Self {
+            k: storage::<K>(c, ctx, c.head_dim, "keys", place)?,
+            v: storage::<V>(c, ctx, c.value_dim, "values", place)?,
+        })
     }
 
-    fn share(&mut self, c: &Config) -> SharedPair<'_, K, V> {
-        let k = Shared::new(&mut self.k, K::raw(c.k_dim()));
-        SharedPair { k, v: Shared::new(&mut self.v, V::raw(c.v_dim())) }
+    fn share(&mut self, c: &Config, ctx: usize) -> SharedPair<'_, K, V> {
+        let width = |raw: usize| c.n_kv_heads * ctx * raw;
+        let k = Shared::new(&mut self.k, width(K::raw(c.head_dim)));
+        SharedPair { k, v: Shared::new(&mut self.v, width(V::raw(c.value_dim))), ctx }
     }
+}
+
+/// Room for all heads of `len` numbers.
+fn storage<E: Element<Raw: Plain>>(
+    c: &Config,
+    ctx: usize,
+    len: usize,
+    what: &'static str,
+    place: &Place,
+) -> Result<Storage<E::Raw>, StateError> {
+    let head = ctx.saturating_mul(E::raw(len));
+    let all = head.saturating_mul(c.n_layers * c.n_kv_heads);
+    if head >= Shared::<E::Raw>::UNITS {
+        return Err(StateError::Memory { bytes: all.saturating_mul(size_of::<E::Raw>()), what });
+    }
+    Storage::new(all, what, place)
 }
 
 impl Cache {
     /// A cache of zeros for `ctx` positions.
     pub fn new(ty: KvType, c: &Config, ctx: usize, place: &Place) -> Result<Self, StateError> {
-        let cells = c.n_layers * ctx;
         Ok(match ty {
-            KvType::F16 => Self::F16(Pair::new(c, cells, place)?),
-            KvType::F32 => Self::F32(Pair::new(c, cells, place)?),
-            KvType::Q8 => Self::Q8(Pair::new(c, cells, place)?),
-            KvType::K8V4 => Self::K8V4(Pair::new(c, cells, place)?),
+            KvType::F16 => Self::F16(Pair::new(c, ctx, place)?),
+            KvType::F32 => Self::F32(Pair::new(c, ctx, place)?),
+            KvType::Q8 => Self::Q8(Pair::new(c, ctx, place)?),
+            KvType::K8V4 => Self::K8V4(Pair::new(c, ctx, place)?),
         })
     }
 
     /// Lends the cache to a team run.
     pub fn share(&mut self, c: &Config, ctx: usize) -> SharedCache<'_> {
-        let store = match self {
-            Self::F16(pair) => Store::F16(pair.share(c)),
-            Self::F32(pair) => Store::F32(pair.share(c)),
-            Self::Q8(pair) => Store::Q8(pair.share(c)),
-            Self::K8V4(pair) => Store::K8V4(pair.share(c)),
-        };
-        SharedCache { store, ctx }
+        SharedCache(match self {
+            Self::F16(pair) => Store::F16(pair.share(c, ctx)),
+            Self::F32(pair) => Store::F32(pair.share(c, ctx)),
+            Self::Q8(pair) => Store::Q8(pair.share(c, ctx)),
+            Self::K8V4(pair) => Store::K8V4(pair.share(c, ctx)),
+        })
     }
 }
 
 /// A [`Cache`] lent to a team run.
-pub struct SharedCache<'a> {
-    store: Store<'a>,
-    ctx: usize,
-}
+pub struct SharedCache<'a>(Store<'a>);
 
 enum Store<'a> {
     F16(SharedPair<'a, F16, F16>),
@@ -116,9 +129,11 @@ enum Store<'a> {
     K8V4(SharedPair<'a, Q8_0, Q4_0>),
 }
 
+/// A row of each buffer is a layer.
 struct SharedPair<'a, K: Element, V: Element> {
     k: Shared<'a, K::Raw>,
     v: Shared<'a, V::Raw>,
+    ctx: usize,
 }
 
 /// The same code for every kind of cache.
@@ -146,22 +161,21 @@ pub struct Span {
 }
 
 impl SharedCache<'_> {
-    /// Values are dealt to members in multiples of so many columns: whole blocks.
-    pub const VALUES: usize = BLOCK;
-
-    /// Stores rows of keys and of values, this member's columns: `k` dealt in heads of `head_dim`, `v` in
-    /// [`Self::VALUES`].
+    /// Stores keys and values of consecutive positions from `pos` on, this member's heads of `k_len` and `v_len` numbers.
+    /// Both are dealt in heads.
     pub fn store(
         &self,
         m: &Member<'_>,
         isa: Isa,
         (layer, pos): (usize, usize),
-        head_dim: usize,
-        k: &mut Cols<'_, f32>,
-        v: &mut Cols<'_, f32>,
+        (k, k_len): (&mut Cols<'_, f32>, usize),
+        (v, v_len): (&mut Cols<'_, f32>, usize),
     ) {
-        let first = layer * self.ctx + pos;
-        each!(&self.store, pair => pair.store(m, isa, first, head_dim, k, v));
+        each!(&self.0, pair => {
+            let (mut keys, mut values) = pair.cols(m, k_len, v_len);
+            put(&mut keys, isa, (layer, pos), k);
+            put(&mut values, isa, (layer, pos), v);
+        });
     }
 
     /// Attention of `queries`, whose positions count from `span.first`; the values' length follows from `out` and the
@@ -177,58 +191,59 @@ impl SharedCache<'_> {
         scores: &mut Vec<f32>,
         out: &mut Cols<'_, f32>,
     ) {
-        let start = span.layer * self.ctx;
-        let (rows, v_len) = (start + span.first..start + span.end, out.range().len() / queries.heads);
-        each!(&self.store, pair => {
-            let (k, v) = pair.heads(m, rows, span.kv_head, queries.len, v_len);
+        let v_len = out.range().len() / queries.heads;
+        each!(&self.0, pair => {
+            let (k, v) = pair.heads(m, span, queries.len, v_len);
             simd!(isa, s => attend(s, queries, k, v, scale, scores, out));
         });
     }
 }
 
 impl<K: Element, V: Element> SharedPair<'_, K, V> {
-    fn store(
-        &self,
-        m: &Member<'_>,
-        isa: Isa,
-        first: usize,
-        head_dim: usize,
-        k: &mut Cols<'_, f32>,
-        v: &mut Cols<'_, f32>,
-    ) {
-        put::<K>(isa, &mut self.k.cols(m, K::raw(head_dim)), first, k);
-        put::<V>(isa, &mut self.v.cols(m, V::raw(SharedCache::VALUES)), first, v);
+    fn cols<'m>(&'m self, m: &'m Member<'_>, k_len: usize, v_len: usize) -> (Heads<'m, K>, Heads<'m, V>) {
+        let (k, v) = (self.k.cols(m, self.ctx * K::raw(k_len)), self.v.cols(m, self.ctx * V::raw(v_len)));
+        (Heads { cols: k, ctx: self.ctx, len: k_len }, Heads { cols: v, ctx: self.ctx, len: v_len })
     }
 
     fn heads<'m>(
         &'m self,
         m: &'m Member<'_>,
-        rows: Range<usize>,
-        head: usize,
+        span: &Span,
         k_len: usize,
         v_len: usize,
     ) -> (Head<'m, K>, Head<'m, V>) {
-        (part(&self.k, m, rows.clone(), head, k_len), part(&self.v, m, rows, head, v_len))
+        (part(&self.k, m, span, self.ctx, k_len), part(&self.v, m, span, self.ctx, v_len))
     }
 }
 
-/// Stores rows of `from` at rows from `first` on. Both are the same columns.
-fn put<E: Element>(isa: Isa, to: &mut Cols<'_, E::Raw>, first: usize, from: &mut Cols<'_, f32>) {
-    debug_assert_eq!(E::raw(from.range().start)..E::raw(from.range().end), to.range());
+/// A member's heads of a cache, of `len` numbers.
+struct Heads<'m, E: Element> {
+    cols: Cols<'m, E::Raw>,
+    ctx: usize,
+    len: usize,
+}
+
+/// Stores rows of the same heads at positions from `pos` on.
+fn put<E: Element>(to: &mut Heads<'_, E>, isa: Isa, (layer, pos): (usize, usize), from: &mut Cols<'_, f32>) {
+    let (ctx, len, raw) = (to.ctx, to.len, E::raw(to.len));
+    let (heads, range) = (from.range(), to.cols.range());
+    debug_assert_eq!(heads.start / len * ctx * raw..heads.end / len * ctx * raw, range);
+    let heads = to.cols.row(layer);
     for t in 0..from.height() {
-        simd!(isa, s => E::store(s, from.row(t), to.row(first + t)));
+        let heads = heads.chunks_exact_mut(ctx * raw).zip(from.row(t).chunks_exact(len));
+        simd!(isa, s => heads.for_each(|(head, x)| E::store(s, x, &mut head[(pos + t) * raw..][..raw])));
     }
 }
 
-/// One head of some rows.
+/// One head at some positions.
 fn part<'m, E: Element>(
     cache: &'m Shared<'_, E::Raw>,
     m: &'m Member<'_>,
-    rows: Range<usize>,
-    head: usize,
+    span: &Span,
+    ctx: usize,
     len: usize,
 ) -> Head<'m, E> {
-    let stride = cache.width();
-    let data = &cache.read(m)[rows.start * stride..rows.end * stride];
-    Head { data, stride, at: head * E::raw(len), len }
+    let stride = E::raw(len);
+    let head = &cache.read(m)[span.layer * cache.width() + span.kv_head * ctx * stride..][..ctx * stride];
+    Head { data: &head[span.first * stride..span.end * stride], stride, at: 0, len }
 }

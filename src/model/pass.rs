@@ -4,7 +4,7 @@
 use super::acts::SharedActs;
 use super::config::Activation;
 use super::error::EvalError;
-use super::kv::{SharedCache, Span};
+use super::kv::Span;
 use super::state::Lent;
 use super::weights::{Layer, Linear};
 use super::{Config, Model};
@@ -173,8 +173,8 @@ impl Pass<'_> {
                 turn(head, &w.k_norm, t);
             }
         }
-        let mut v = b.v.cols(m, SharedCache::VALUES);
-        b.cache.store(m, self.isa, (layer, self.pos), c.head_dim, &mut k, &mut v);
+        let mut v = b.v.cols(m, c.value_dim);
+        b.cache.store(m, self.isa, (layer, self.pos), (&mut k, c.head_dim), (&mut v, c.value_dim));
     }
 
     /// Attention, head by head; heads that share a key head are taken together where there are enough for everyone.
