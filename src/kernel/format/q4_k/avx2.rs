@@ -28,6 +28,10 @@ impl Block256 for Q4_K {
         }
     }
     #[inline(always)]
+    fn lanes(isa: Avx2, blocks: [&Self::Bytes; 8], pair: usize) -> [[__m256i; 8]; 2] {
+        read::nibble_lanes(isa, blocks, 16 + pair * 32)
+    }
+    #[inline(always)]
     fn scales(isa: Avx2, block: &Self::Bytes) -> __m256i {
         read::scales_mins_6bit(isa, block, 4).0
     }

@@ -32,6 +32,13 @@ pub trait Block256: 'static {
 
     /// The codes of elements `32 * j .. 32 * j + 32` in order; `j` is in `0..8`.
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i;
+    /// The codes of elements `64 * pair ..` of eight blocks, the first 32 and the others: lane `r` of vector `k` has the
+    /// four codes from `4 * k` on of block `r`. Where bytes hold codes of both they may be transposed once for the two.
+    #[inline(always)]
+    fn lanes(isa: Avx2, blocks: [&Self::Bytes; LANES], pair: usize) -> [[__m256i; LANES]; 2] {
+        // SAFETY: the token proves the features.
+        [0, 1].map(|i| unsafe { transpose(blocks.map(|block| Self::codes(isa, block, 2 * pair + i))) })
+    }
     /// The integer scales as i16: lane `k` of the low half is that of elements `32 * k ..`, lane `k` of the high half
     /// that of elements `32 * k + 16 ..`. All 1 where the block's own scale is all there is.
     #[inline(always)]
@@ -262,14 +269,10 @@ pub fn unpack<B: Block256, const VNNI: bool>(
     for b in 0..n {
         // SAFETY: `b < n`.
         let blocks = unsafe { rows.blocks(b) };
-        for j in 0..8 {
-            let mut codes = [_mm256_setzero_si256(); LANES];
-            for (codes, block) in codes.iter_mut().zip(blocks) {
-                *codes = _mm256_xor_si256(B::codes(isa, block, j), flip);
-            }
-            let to = &mut tile.codes[(b * 64 + j * 8) * groups..][..8 * groups];
-            for (k, v) in transpose(codes).into_iter().enumerate() {
-                store(v, &mut to[k * groups + group]);
+        for pair in 0..4 {
+            let to = &mut tile.codes[(b * 64 + pair * 16) * groups..][..16 * groups];
+            for (k, &v) in B::lanes(isa, blocks, pair).as_flattened().iter().enumerate() {
+                store(_mm256_xor_si256(v, flip), &mut to[k * groups + group]);
             }
         }
         if with_scales {

@@ -250,14 +250,14 @@ impl<'a, B: Block> Rows<'a, B> {
     }
 }
 
-/// Asks for the memory of the next eight rows while these are computed, so that it is there when their turn comes: eight
-/// short streams at once are more than the hardware's own prefetcher follows.
-struct Prefetch(*const u8);
+/// Asks for the memory of the next rows while these are computed, so that it is there when their turn comes: eight short
+/// streams at once are more than the hardware's own prefetcher follows.
+pub struct Prefetch(*const u8);
 
 impl Prefetch {
     /// From row `first` on (past the end does no harm). Eight rows take the same memory in every layout.
     #[inline(always)]
-    fn rows(w: &Matrix<'_>, first: usize) -> Self {
+    pub fn rows(w: &Matrix<'_>, first: usize) -> Self {
         Self(w.bytes().as_ptr().wrapping_add(first * w.row_bytes()))
     }
 
@@ -269,5 +269,15 @@ impl Prefetch {
             unsafe { _mm_prefetch::<_MM_HINT_T0>(self.0.wrapping_add(line).cast()) };
         }
         self.0 = self.0.wrapping_add(LANES * size_of::<Block>());
+    }
+
+    /// Some bytes, for the cache of the second level: what has a while until it is used.
+    #[inline(always)]
+    pub fn ahead(&mut self, bytes: usize) {
+        for line in (0..bytes).step_by(64) {
+            // SAFETY: as above.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.0.wrapping_add(line).cast()) };
+        }
+        self.0 = self.0.wrapping_add(bytes);
     }
 }

@@ -1,5 +1,6 @@
 //! Reading codes and scales out of blocks: what several formats share.
 
+use super::transpose;
 use crate::kernel::isa::Avx2;
 use std::arch::x86_64::*;
 
@@ -51,6 +52,19 @@ pub fn nibbles_two<const B: usize>(isa: Avx2, low: &[u8; B], high: &[u8; B], at:
     unsafe {
         let mask = _mm256_set1_epi8(15);
         [_mm256_and_si256(packed, mask), _mm256_and_si256(_mm256_srli_epi16::<4>(packed), mask)]
+    }
+}
+
+/// 32 bytes from `at` on of eight blocks, four of a block in each lane, as codes of 4 bits: low nibbles and high ones.
+#[inline(always)]
+pub fn nibble_lanes<const B: usize>(isa: Avx2, blocks: [&[u8; B]; 8], at: usize) -> [[__m256i; 8]; 2] {
+    // SAFETY: the token proves the features.
+    unsafe {
+        let (packed, mask) = (transpose(blocks.map(|block| load(isa, block, at))), _mm256_set1_epi8(15));
+        [
+            packed.map(|v| _mm256_and_si256(v, mask)),
+            packed.map(|v| _mm256_and_si256(_mm256_srli_epi16::<4>(v), mask)),
+        ]
     }
 }
 

@@ -12,6 +12,7 @@ pub mod block256;
 pub mod block32;
 mod panel;
 
+use super::avx2::Prefetch;
 use super::{LANES, TILE_FROM, Tile, put};
 use crate::kernel::format::Matrix;
 use crate::kernel::isa::{Aligned, Avx2, Vnni};
@@ -59,15 +60,18 @@ pub fn matmul<V: Vnni, K: Tiled>(v: V, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols
         for (group, first) in (first..range.end).step_by(LANES).take(groups).enumerate() {
             K::unpack(v.avx2(), &w, first, tile, group, groups);
         }
+        let rest = first + groups * LANES..range.end;
+        let next = (Prefetch::rows(&w, rest.start), rest.len().min(groups * LANES) * w.row_bytes());
         v.run(
             #[inline(always)]
-            || by_all::<V, K>(v, tile, &panel, x, out, first - range.start),
+            || by_all::<V, K>(v, tile, &panel, x, out, first - range.start, next),
         );
     }
     tile.panel = panel;
 }
 
-/// Every vector by the rows of the tile, which are rows `at..` of the output.
+/// Every vector by the rows of the tile, which are rows `at..` of the output. Meanwhile so many bytes of the next rows come from
+/// memory.
 #[inline(always)]
 fn by_all<V: Vnni, K: Tiled>(
     v: V,
@@ -76,10 +80,13 @@ fn by_all<V: Vnni, K: Tiled>(
     x: &Q8<'_>,
     out: &mut Cols<'_, f32>,
     at: usize,
+    (mut next, bytes): (Prefetch, usize),
 ) {
+    let ahead = bytes.div_ceil(x.vectors().div_ceil(V::VECTORS)).next_multiple_of(64);
     let rows = at..(at + WIDE * V::GROUPS * LANES).min(out.range().len());
     for (i, length) in Runs::new(x.vectors(), V::VECTORS) {
         let run = panel.run(i, length);
+        next.ahead(ahead);
         match length {
             6 => put(x, out, rows.clone(), i, &K::by::<V, 6>(v, tile, run)),
             3 => put(x, out, rows.clone(), i, &K::by::<V, 3>(v, tile, run)),
