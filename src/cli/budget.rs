@@ -70,7 +70,7 @@ pub fn choose(needs: &Needs<'_>, wish: Wish, max: u64) -> anyhow::Result<Choice>
     let cache = if wish.swap { "in a file".to_owned() } else { bytes(least.kv_bytes) };
     Err(anyhow::anyhow!(
         "--max-ram {} is too little: at least {} is needed. Program {}, tokenizer {}, vectors {}, buffers {}, sampling {}, \
-         KV cache of {least_ctx} tokens in {kv} {cache}, weights two layers at a time {}",
+         KV cache of {least_ctx} tokens in {kv} {cache}, weights a layer at a time {}",
         max / MB,
         total(&needs, wish, &least, true).div_ceil(MB),
         bytes(least.program_bytes + PROGRAM_PAGES),

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use memmap2::{Advice, Mmap, UncheckedAdvice};
+use memmap2::{Mmap, UncheckedAdvice};
 
 use super::error::Error;
 
@@ -78,13 +78,6 @@ impl Map {
         if let Some(file) = self.file.as_ref().filter(|_| from_cache) {
             forget(file, start, bytes.len());
         }
-        true
-    }
-
-    /// Asks the system to read these bytes of the map ahead of their use. False if they are not of this map.
-    pub fn prefetch(&self, bytes: &[u8]) -> bool {
-        let Some((map, start)) = self.place(bytes) else { return false };
-        let _ = map.advise_range(Advice::WillNeed, start, bytes.len());
         true
     }
 
@@ -218,14 +211,11 @@ mod tests {
         fs::write(&path, &bytes)?;
         let (map, other) = (Map::open(&path)?, Map::open(&path)?);
         for from_cache in [false, true] {
-            assert!(map.prefetch(&map[..70_000]));
             assert!(*map == *bytes);
             assert!(map.release(&map[5000..90_000], from_cache) && map.release(&map, from_cache));
             assert!(*map == *bytes);
         }
-        assert!(
-            !map.release(&other[5..10], false) && !map.prefetch(&bytes) && !map.release(&map[..0], false)
-        );
+        assert!(!map.release(&other[5..10], false) && !map.release(&map[..0], false));
         let owned = Map::from_bytes(bytes);
         assert!(!owned.release(&owned, true) && owned.lock().is_err());
         Ok(())

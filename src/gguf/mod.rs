@@ -224,11 +224,6 @@ impl File {
         }
     }
 
-    /// Asks the system to read some bytes that [`File::data`] gave ahead of their use.
-    pub fn prefetch(&self, bytes: &[u8]) {
-        let _ = self.parts.iter().any(|part| part.map.prefetch(bytes));
-    }
-
     /// Reads the whole file and keeps it in memory.
     ///
     /// # Errors

@@ -143,9 +143,6 @@ impl Head {
         let part = |start: usize| start..(start + step).min(rows.end);
         let (width, mut finite, mut some) = (rows.len(), true, Vec::new());
         for start in rows.clone().step_by(step) {
-            if part(start).end < rows.end {
-                model.before_head(part(start + step));
-            }
             some.resize(part(start).len() * (out.len() / width), 0.0);
             finite &= self.rows(model, team, hidden, part(start), &mut some, finish);
             for (some, out) in some.chunks_exact(part(start).len()).zip(out.chunks_exact_mut(width)) {

@@ -36,9 +36,6 @@ pub fn forward(
             if leads && i == 0 {
                 model.embedded();
             }
-            if leads {
-                model.before_layer(i);
-            }
             p.quantize(m, &b.xn, i, Place::AttnInput);
             m.sync();
             p.linear(m, &l.q, &b.xn, &b.q);

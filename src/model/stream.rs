@@ -2,6 +2,9 @@
 //!
 //! Which ones do and which do not is settled once, so that the former are not read again for the latter's sake: left to
 //! itself, a system that has room for most of a model drops every page shortly before it is needed.
+//!
+//! What was given up comes back by being used: the system reads ahead of the threads, which go through every matrix from its
+//! beginning to its end. Asking it for whole layers in advance was slower, since it then takes pages one by one.
 
 use super::weights::Layer;
 use super::{Model, Outline};
@@ -10,6 +13,8 @@ use crate::kernel::op::matmul::ROW_UNIT;
 
 /// Bytes of the head that are in memory at once.
 const HEAD_PART: usize = 16 << 20;
+/// What the system reads ahead of what is used, where it is generous.
+const AHEAD: u64 = 16 << 20;
 /// What the system maps around a page that is used, where it has it at hand.
 const AROUND: u64 = 64 << 10;
 
@@ -28,8 +33,8 @@ pub(super) struct Stream {
 pub struct Parts {
     /// Of all layers and the head.
     pub all: u64,
-    /// Of as much as is in memory at once when everything is streamed: a layer and what is read ahead for the next, and
-    /// the embeddings of a batch.
+    /// Of as much as is in memory at once when everything is streamed: a layer and what is read ahead, and the embeddings
+    /// of a batch.
     pub least: u64,
 }
 
@@ -38,7 +43,10 @@ impl Outline {
     pub fn parts(&self, batch: usize) -> Parts {
         let head = self.head_bytes;
         let largest = self.layer_bytes.iter().copied().max().unwrap_or(0).max(head.min(HEAD_PART as u64));
-        Parts { all: self.layer_bytes.iter().sum::<u64>() + head, least: 2 * largest + batch as u64 * AROUND }
+        Parts {
+            all: self.layer_bytes.iter().sum::<u64>() + head,
+            least: largest + largest.min(AHEAD) + batch as u64 * AROUND,
+        }
     }
 }
 
@@ -82,14 +90,6 @@ impl Model<'_> {
         if stream.head || self.has_own_head() {
             self.file.release(self.weights.token_embd.bytes(), false);
         }
-        self.prefetch_layer(0);
-    }
-
-    /// Layer `l` is about to be computed.
-    pub(super) fn before_layer(&self, l: usize) {
-        if l + 1 < self.weights.layers.len() {
-            self.prefetch_layer(l + 1);
-        }
     }
 
     /// All members are done with the matrices of layer `l`.
@@ -97,14 +97,6 @@ impl Model<'_> {
         let Some(stream) = self.stream.as_ref().filter(|stream| stream.layers[l]) else { return };
         for matrix in self.weights.layers[l].matrices() {
             self.file.release(matrix.bytes(), stream.from_cache);
-        }
-    }
-
-    fn prefetch_layer(&self, l: usize) {
-        if self.stream.as_ref().is_some_and(|stream| stream.layers[l]) {
-            for matrix in self.weights.layers[l].matrices() {
-                self.file.prefetch(matrix.bytes());
-            }
         }
     }
 
@@ -121,13 +113,6 @@ impl Model<'_> {
         let w = self.weights.output.w;
         let w = rows.map_or(w, |rows| w.part(rows));
         self.file.release(w.bytes(), stream.from_cache);
-    }
-
-    /// These rows of the head are about to be used.
-    pub(crate) fn before_head(&self, rows: std::ops::Range<usize>) {
-        if self.stream.as_ref().is_some_and(|stream| stream.head) {
-            self.file.prefetch(self.weights.output.w.part(rows).bytes());
-        }
     }
 
     fn has_own_head(&self) -> bool {
