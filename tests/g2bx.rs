@@ -282,11 +282,11 @@ fn matrices_are_converted_and_the_embedding_is_spared() {
         (&["--q4s"], "Q4_0S", 256, 0.3),
         (&["--psy"], "Q4_0S_PSY", 128, 0.3),
         (&["--vvc"], "Q4_VVC", 256, 0.6),
-        (&["--type", "q5_1"], "Q5_1", 32, 0.04),
-        (&["--type", "Q8_0"], "Q8_0", 32, 0.005),
-        (&["--type", "Q4_K"], "Q4_K", 256, 0.1),
-        (&["--type", "Q6_K"], "Q6_K", 256, 0.03),
-        (&["--type", "F16"], "F16", 1, 0.001),
+        (&["--type", "q5_1", "--pure"], "Q5_1", 32, 0.04),
+        (&["--type", "Q8_0", "--pure"], "Q8_0", 32, 0.005),
+        (&["--type", "Q4_K", "--pure"], "Q4_K", 256, 0.1),
+        (&["--type", "Q6_K", "--pure"], "Q6_K", 256, 0.03),
+        (&["--type", "F16", "--pure"], "F16", 1, 0.001),
     ] {
         let mut all: Vec<&dyn AsRef<OsStr>> = options.iter().map(|o| o as &dyn AsRef<OsStr>).collect();
         all.push(&"--force");
@@ -312,6 +312,48 @@ fn matrices_are_converted_and_the_embedding_is_spared() {
         good(&twinband(&[&"unpack", &packed, &plain, &"--force"]));
         assert_eq!(digest(&plain), digest(&packed), "{ty}");
     }
+}
+
+#[test]
+fn mixtures_give_more_bits_to_what_needs_them() {
+    let tiny = Tiny::new().format(encode::f32).with(|t| {
+        t.dim = 256;
+        t.hidden_dim = 512;
+        t.n_layers = 2;
+        t.head_dim = 64;
+    });
+    let place = Place::new(&tiny);
+    let types = |options: &[&str]| {
+        let mut all: Vec<&dyn AsRef<OsStr>> = options.iter().map(|o| o as &dyn AsRef<OsStr>).collect();
+        all.push(&"--force");
+        let file = g2bx::open(&place.packed("a.g2bx", &all)).expect("a G2BX");
+        let number = file.meta().u64("general.file_type").ok().flatten();
+        let names =
+            ["token_embd", "output", "blk.0.attn_v", "blk.1.attn_v", "blk.1.ffn_down", "blk.1.ffn_up"];
+        (names.map(|name| type_of(&file, &format!("{name}.weight"))).join(" "), number)
+    };
+    // What `llama-quantize` gives them, and its number for such files.
+    for (options, expected, number) in [
+        (&["--type", "Q4_K_M"][..], "Q4_K Q6_K Q4_K Q6_K Q6_K Q4_K", Some(15)),
+        (&["--type", "q4_k"], "Q4_K Q6_K Q4_K Q6_K Q6_K Q4_K", Some(15)),
+        (&["--type", "Q4_K_M", "--head", "Q8_0"], "Q4_K Q8_0 Q4_K Q6_K Q6_K Q4_K", Some(15)),
+        (&["--type", "Q3_K_L"], "Q3_K Q6_K Q5_K Q5_K Q5_K Q3_K", Some(13)),
+        (&["--type", "Q2_K"], "Q2_K Q6_K Q3_K Q3_K Q3_K Q2_K", Some(10)),
+        (&["--type", "Q8_0"], "Q8_0 Q8_0 Q8_0 Q8_0 Q8_0 Q8_0", Some(7)),
+        (&["--type", "Q4_K_M", "--pure"], "Q8_0 Q8_0 Q4_K Q4_K Q4_K Q4_K", Some(14)),
+        (&["--type", "Q4_0S"], "Q8_0 Q8_0 Q4_0S Q4_0S Q4_0S Q4_0S", None),
+    ] {
+        assert_eq!(types(options), (expected.to_owned(), number), "{options:?}");
+    }
+    let out = place.path("b.g2bx");
+    let output = twinband(&[&"pack", &place.source, &out, &"--type", &"IQ2_XXS"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("is to become IQ2_XXS, which is of no use without importance data: give --imatrix F"),
+        "{said}"
+    );
+    assert!(!out.exists());
 }
 
 #[test]

@@ -19,6 +19,9 @@ fn model() -> Tiny {
     })
 }
 
+/// Matrices in a tensor of experts.
+const EXPERTS: usize = 3;
+
 /// One column in eight has inputs a hundred times as large.
 fn sums(columns: usize) -> Vec<f32> {
     (0..columns).map(|c| if c % 8 == 3 { 10_000.0 } else { 1.0 }).collect()
@@ -31,14 +34,16 @@ fn data(path: &Path, matrices: &[(String, Vec<f32>)]) {
     writer.u32("imatrix.chunk_count", 1);
     for (name, sums) in matrices {
         let columns = sums.len() as u64;
-        writer.tensor(&format!("{name}.in_sum2"), &[columns, 1], GgmlType::F32).expect("a tensor");
-        writer.tensor(&format!("{name}.counts"), &[1, 1], GgmlType::F32).expect("a tensor");
+        let n = if name.contains("exps") { EXPERTS as u64 } else { 1 };
+        writer.tensor(&format!("{name}.in_sum2"), &[columns / n, n], GgmlType::F32).expect("a tensor");
+        writer.tensor(&format!("{name}.counts"), &[1, n], GgmlType::F32).expect("a tensor");
     }
     let mut file = Vec::new();
     let mut data = writer.begin(&mut file).expect("memory");
-    for (_, sums) in matrices {
+    for (name, sums) in matrices {
         data.part(&bytes(sums)).expect("memory");
-        data.part(&bytes(&[5.0])).expect("memory");
+        data.part(&bytes(&[5.0; EXPERTS][..if name.contains("exps") { EXPERTS } else { 1 }]))
+            .expect("memory");
     }
     data.finish().expect("memory");
     std::fs::write(path, file).expect("the file");
@@ -91,9 +96,9 @@ fn errors_move_to_columns_of_small_inputs() {
     let (new, old) = (place.path("data.gguf"), place.path("data.dat"));
     data(&new, &matrices(&tiny));
     older(&old, &matrices(&tiny));
-    for ty in ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q4_0", "Q5_1", "IQ4_NL", "IQ4_XS", "Q4_0S"] {
+    for ty in ["IQ3_S", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q4_0", "Q5_1", "IQ4_NL", "IQ4_XS", "Q4_0S"] {
         let packed = |name: &str, data: Option<&PathBuf>| {
-            let mut options: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"--type", &ty, &"--force"];
+            let mut options: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"--type", &ty, &"--force", &"--pure"];
             if let Some(data) = data {
                 options.extend([&"--imatrix" as &dyn AsRef<_>, data]);
             }
@@ -106,6 +111,42 @@ fn errors_move_to_columns_of_small_inputs() {
         assert!(small > small_without, "{ty}: {small} of {small_without}");
         let of_old = packed("old.g2bx", Some(&old));
         assert!(std::fs::read(of_old).expect("a file") == std::fs::read(with).expect("a file"), "{ty}");
+    }
+}
+
+/// A tensor of three matrices, of which each has large inputs in columns of its own.
+#[test]
+fn experts_are_weighed_by_themselves() {
+    const NAME: &str = "blk.0.ffn_down_exps.weight";
+    let (cols, rows) = (256, 8);
+    let values: Vec<f32> =
+        (0..cols * rows * EXPERTS).map(|i| ((i * i % 1009) as f32 / 504.0 - 1.0).powi(3)).collect();
+    let dims = [cols as u64, rows as u64, EXPERTS as u64];
+    let tiny = model().tensor(NAME, &dims, values.clone());
+    let place = Place::new(&tiny);
+    let path = place.path("data.gguf");
+    let mut all = matrices(&tiny);
+    let large = |expert: usize, c: usize| c % 8 == expert;
+    let sums = (0..EXPERTS).flat_map(|e| (0..cols).map(move |c| if large(e, c) { 1e4 } else { 1.0 }));
+    all.push((NAME.to_owned(), sums.collect()));
+    data(&path, &all);
+    let errors = |options: &[&dyn AsRef<std::ffi::OsStr>]| -> Vec<f64> {
+        let file = g2bx::open(&place.packed("a.g2bx", options)).expect("a G2BX");
+        let tensor = file.tensor(NAME).expect("the tensor");
+        assert_eq!(tensor.ty, GgmlType::Q4_K);
+        let mut got = vec![0.0; values.len()];
+        (format::of(tensor.ty).expect("a format").decode)(file.data(tensor).expect("data"), &mut got);
+        let of = |e: usize| {
+            let part = e * rows * cols..(e + 1) * rows * cols;
+            let pairs = values[part.clone()].iter().zip(&got[part]).enumerate();
+            pairs.filter(|(i, _)| large(e, i % cols)).map(|(_, (x, y))| f64::from(x - y).powi(2)).sum()
+        };
+        (0..EXPERTS).map(of).collect()
+    };
+    let without = errors(&[&"--type", &"Q4_K_S", &"--force"]);
+    let with = errors(&[&"--type", &"Q4_K_S", &"--force", &"--imatrix", &path]);
+    for (with, without) in with.iter().zip(&without) {
+        assert!(*with < 0.8 * without, "{with} of {without}");
     }
 }
 

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use self::copy::Copy;
-pub use self::recipe::is_own;
-use self::recipe::{Choice, Recipe};
+use self::recipe::{Choice, Recipe, Target};
+pub use self::recipe::{FileType, is_own};
 use super::options::types;
 use super::{Ui, Usage, report};
 use crate::g2bx;
 use crate::gguf::part_file::PartFile;
-use crate::gguf::write::{FILE_TYPE, Writer, file_type};
+use crate::gguf::write::{FILE_TYPE, Writer};
 use crate::gguf::{File, TensorInfo, Value, printable};
 use crate::kernel::format::{self, GgmlType, Layout};
 use crate::surgery::quantize;
@@ -25,8 +25,9 @@ mod weigh;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Without a type every tensor stays what it is, and every key of the metadata travels: `twinband unpack` gives \
-                        the GGUF file back. With one, matrices are converted to it; the embedding and the head keep at least 8 \
-                        bits a weight unless --head says otherwise.\n\
+                        the GGUF file back. With one, each tensor gets the type that llama.cpp's mixture of this name gives it. \
+                        With --pure, and for types of our own, all matrices get that one type; the embedding and the head keep \
+                        at least 8 bits a weight unless --head says otherwise.\n\
                         Example: twinband pack model.gguf model.g2bx && twinband run model.g2bx \"Once\""
 )]
 pub struct Args {
@@ -42,9 +43,13 @@ pub struct Args {
     #[arg(long, group = "types")]
     keep: bool,
 
-    /// Convert matrices to this type
-    #[arg(long = "type", value_name = "T", value_parser = types(quantize::types), ignore_case = true, group = "types")]
-    ty: Option<GgmlType>,
+    /// Convert matrices to this type, or to the mixture that llama.cpp gives this name
+    #[arg(long = "type", value_name = "T", value_parser = Target::parser(), ignore_case = true, group = "types")]
+    ty: Option<Target>,
+
+    /// Give all matrices the type that is named, no mixture
+    #[arg(long, requires = "ty")]
+    pure: bool,
 
     /// Convert matrices to Q4_0
     #[arg(long, group = "types")]
@@ -91,8 +96,9 @@ impl Args {
             (self.psy, GgmlType::Q4_0S_PSY),
             (self.vvc, GgmlType::Q4_VVC),
         ];
-        let flag = named.into_iter().find(|(set, _)| *set).map(|(_, ty)| ty);
-        Recipe { matrices: self.ty.or(flag), head: self.head }
+        let flag = named.into_iter().find(|(set, _)| *set).map(|(_, ty)| Target::One(ty));
+        let named = self.ty.map(|target| if self.pure { target.pure() } else { target });
+        Recipe { matrices: named.or(flag), head: self.head }
     }
 }
 
@@ -106,14 +112,14 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     let file = g2bx::open(&args.input)?;
     not_itself(&file, &args.output)?;
     let recipe = args.recipe();
-    let choices: Vec<Choice> = file.tensors().iter().map(|tensor| recipe.choose(&file, tensor)).collect();
+    let choices = recipe.choices(&file, args.imatrix.is_some());
     let plan = || file.tensors().iter().zip(&choices);
     substitutions(plan(), args.strict, ui)?;
     let importance = weigh::open(args.imatrix.as_deref(), plan(), ui)?;
     let layout = |tensor: &TensorInfo, ty| {
         if args.no_interleave { Layout::Rows } else { chosen_layout(tensor, ty) }
     };
-    let mut writer = g2bx::write::Writer::new(metadata(&file, recipe.matrices));
+    let mut writer = g2bx::write::Writer::new(metadata(&file, recipe.file_type()));
     for (tensor, choice) in plan() {
         writer
             .tensor(&tensor.name, &tensor.dims[..tensor.n_dims], choice.ty, layout(tensor, choice.ty))
@@ -189,18 +195,16 @@ fn chosen_layout(tensor: &TensorInfo, ty: GgmlType) -> Layout {
     if by_groups { Layout::Rows8 } else { Layout::Rows }
 }
 
-/// The file's metadata, without what says how it was split. With a type to which matrices are converted, the key that
-/// names the type says so, or is left out where there is no number for it.
-pub fn metadata(file: &File, converted: Option<GgmlType>) -> Writer {
+/// The file's metadata, without what says how it was split, and with what the file is to say of its types.
+pub fn metadata(file: &File, file_type: FileType) -> Writer {
     let mut writer = Writer::new();
     for (key, value) in file.meta().iter().filter(|(key, _)| !SPLIT_KEYS.contains(key)) {
-        let value = match converted.filter(|_| key == FILE_TYPE) {
-            None => Some(value),
-            Some(ty) => file_type(ty).map(Value::U32),
+        let value = match file_type {
+            FileType::Number(number) if key == FILE_TYPE => Value::U32(number),
+            FileType::None if key == FILE_TYPE => continue,
+            _ => value,
         };
-        if let Some(value) = value {
-            writer.value(key, value);
-        }
+        writer.value(key, value);
     }
     writer
 }

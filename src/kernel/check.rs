@@ -10,13 +10,18 @@ use super::op::quantize::{Q8, Quantised};
 use super::par::Cols;
 use std::path::PathBuf;
 
-fn golden(format: &Format, ext: &str) -> Vec<u8> {
-    let name = format!("{}.{ext}", format.geometry().name.to_lowercase());
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/dequant").join(name);
+/// A file of `tests/data`.
+pub(crate) fn data(name: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-fn floats(bytes: &[u8]) -> Vec<f32> {
+fn golden(format: &Format, ext: &str) -> Vec<u8> {
+    data(&format!("dequant/{}.{ext}", format.geometry().name.to_lowercase()))
+}
+
+/// Numbers of such a file.
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect()
 }
 

@@ -4,7 +4,7 @@
 //! specification made executable, and every faster version must equal it exactly.
 
 #[cfg(test)]
-mod check;
+pub(crate) mod check;
 pub mod format;
 pub mod isa;
 pub mod op;

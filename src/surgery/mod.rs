@@ -1,4 +1,5 @@
-//! Changing models: what their weights are encoded in, and what errors of them count.
+//! Changing models: which types their tensors get, how weights are encoded, and what errors of them count.
 
 pub mod importance;
+pub mod mix;
 pub mod quantize;

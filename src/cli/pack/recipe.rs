@@ -1,17 +1,70 @@
 //! Which type each tensor gets.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+use crate::gguf::write::file_type;
 use crate::gguf::{File, TensorInfo};
 use crate::kernel::format::{self, GgmlType};
+use crate::surgery::mix::Mix;
+use crate::surgery::quantize;
 
 pub const EMBEDDING: &str = "token_embd.weight";
 pub const HEAD: &str = "output.weight";
 
+/// What `--type` names.
+#[derive(Clone, Copy, Debug)]
+pub enum Target {
+    /// A mixture under its usual name.
+    Mix(&'static Mix),
+    /// A type of which there is no mixture.
+    One(GgmlType),
+}
+
+impl Target {
+    fn all() -> impl Iterator<Item = (&'static str, Self)> {
+        let mixes = Mix::all().map(|mix| (mix.name, Self::Mix(mix)));
+        let others = quantize::types().filter_map(|ty| Some((ty.name()?, Self::One(ty))));
+        mixes.chain(others.filter(|(name, _)| Mix::all().all(|mix| mix.name != *name)))
+    }
+
+    /// Takes the names.
+    pub fn parser() -> impl TypedValueParser<Value = Self> {
+        PossibleValuesParser::new(Self::all().map(|(name, _)| name)).try_map(|name| {
+            Self::all()
+                .find(|(known, _)| known.eq_ignore_ascii_case(&name))
+                .map(|(_, t)| t)
+                .ok_or("no such type")
+        })
+    }
+
+    /// One type in place of a mixture: that of its name, or that of most of its matrices.
+    pub fn pure(self) -> Self {
+        match self {
+            Self::Mix(mix) => {
+                Self::One(quantize::types().find(|ty| ty.name() == Some(mix.name)).unwrap_or(mix.base))
+            }
+            one => one,
+        }
+    }
+}
+
 /// What the user asked for.
 pub struct Recipe {
-    /// The type of matrices.
-    pub matrices: Option<GgmlType>,
+    /// What matrices become.
+    pub matrices: Option<Target>,
     /// The type of the head.
     pub head: Option<GgmlType>,
+}
+
+/// What a converted file says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileType {
+    /// What it said before.
+    Kept,
+    /// This number.
+    Number(u32),
+    /// Nothing: there is no number for it.
+    None,
 }
 
 /// Whether a type is one of ours: their codes are above all of ggml's.
@@ -24,6 +77,7 @@ fn stand_in(wished: GgmlType) -> Option<GgmlType> {
     use GgmlType as T;
     Some(match wished {
         T::Q2_K | T::Q3_K | T::IQ4_XS => T::IQ4_NL,
+        T::IQ1_S | T::IQ1_M | T::IQ2_XXS | T::IQ2_XS | T::IQ2_S | T::IQ3_XXS | T::IQ3_S => T::IQ4_NL,
         T::Q4_K => T::Q5_0,
         T::Q5_K => T::Q5_1,
         T::Q6_K => T::Q8_0,
@@ -42,11 +96,41 @@ pub struct Choice {
     pub in_place_of: Option<GgmlType>,
 }
 
+impl Choice {
+    fn keep(tensor: &TensorInfo) -> Self {
+        Self { ty: tensor.ty, in_place_of: None }
+    }
+}
+
 impl Recipe {
-    /// Chooses.
-    pub fn choose(&self, file: &File, tensor: &TensorInfo) -> Choice {
-        let keep = Choice { ty: tensor.ty, in_place_of: None };
-        let Some(wished) = self.wish(file, tensor).filter(|&ty| ty != tensor.ty) else { return keep };
+    /// Chooses for every tensor of a file. `importance`: whether there is importance data.
+    pub fn choices(&self, file: &File, importance: bool) -> Vec<Choice> {
+        let Some(Target::Mix(mix)) = self.matrices else {
+            return file.tensors().iter().map(|tensor| self.choose(file, tensor)).collect();
+        };
+        let choices = file.tensors().iter().zip(mix.types(file, self.head, importance));
+        let choice = |(tensor, types): (&TensorInfo, Option<[GgmlType; 2]>)| match types {
+            Some([wished, ty]) if wished != tensor.ty && format::of(tensor.ty).is_some() => {
+                Choice { ty, in_place_of: (ty != wished).then_some(wished) }
+            }
+            _ => Choice::keep(tensor),
+        };
+        choices.map(choice).collect()
+    }
+
+    /// What the file is to say of itself.
+    pub fn file_type(&self) -> FileType {
+        match self.matrices {
+            None => FileType::Kept,
+            Some(Target::Mix(mix)) => FileType::Number(mix.file_type),
+            Some(Target::One(ty)) => file_type(ty).map_or(FileType::None, FileType::Number),
+        }
+    }
+
+    fn choose(&self, file: &File, tensor: &TensorInfo) -> Choice {
+        let Some(wished) = self.wish(file, tensor).filter(|&ty| ty != tensor.ty) else {
+            return Choice::keep(tensor);
+        };
         let row = usize::try_from(tensor.dims[0]).unwrap_or(usize::MAX);
         let fits = |ty: GgmlType| ty.geometry().is_some_and(|g| row.is_multiple_of(g.block));
         if fits(wished) {
@@ -66,7 +150,7 @@ impl Recipe {
         if self.head.is_some() && name == if tied { EMBEDDING } else { HEAD } {
             return self.head;
         }
-        let wished = self.matrices?;
+        let Some(Target::One(wished)) = self.matrices else { return None };
         if name != EMBEDDING && name != HEAD {
             return Some(wished);
         }

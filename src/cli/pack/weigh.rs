@@ -16,12 +16,21 @@ pub fn open<'a>(
     plan: impl Iterator<Item = (&'a TensorInfo, &'a Choice)>,
     ui: &Ui,
 ) -> anyhow::Result<Option<Importance>> {
-    let Some(path) = path else { return Ok(None) };
-    let importance = Importance::open(path)?;
     let weighed: Vec<_> = plan
         .filter(|(tensor, choice)| tensor.ty != choice.ty && quantize::weighs_errors(choice.ty))
-        .map(|(tensor, _)| tensor)
         .collect();
+    let Some(path) = path else {
+        return match weighed.iter().find(|(_, choice)| quantize::needs_importance(choice.ty)) {
+            Some((tensor, choice)) => Err(Usage(format!(
+                "{} is to become {}, which is of no use without importance data: give --imatrix F",
+                printable(tensor.name.as_bytes()),
+                choice.ty
+            ))
+            .into()),
+            None => Ok(None),
+        };
+    };
+    let importance = Importance::open(path)?;
     if weighed.is_empty() {
         let types: Vec<_> =
             quantize::types().filter(|&ty| quantize::weighs_errors(ty)).map(|ty| ty.to_string()).collect();
@@ -33,10 +42,19 @@ pub fn open<'a>(
     }
     let mut missing = Vec::new();
     let mut found = 0;
-    for tensor in weighed {
+    for (tensor, choice) in weighed {
         if importance.of(tensor)?.is_some() {
             found += 1;
-        } else if ![EMBEDDING, HEAD].contains(&tensor.name.as_str()) {
+            continue;
+        }
+        anyhow::ensure!(
+            !quantize::needs_importance(choice.ty),
+            "{}: has no data of {}, which is to become {}, of no use without",
+            path.display(),
+            printable(tensor.name.as_bytes()),
+            choice.ty
+        );
+        if ![EMBEDDING, HEAD].contains(&tensor.name.as_str()) {
             missing.push(tensor);
         }
     }

@@ -8,7 +8,7 @@ mod bf16;
 mod f16;
 mod f32;
 mod geometry;
-mod grid;
+pub(crate) mod grid;
 mod iq1_m;
 mod iq1_s;
 mod iq2_s;

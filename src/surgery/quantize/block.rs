@@ -62,8 +62,10 @@ impl<const N: usize, const B: usize> Block<N, B> {
             *w = even + x * x;
         }
         if let Some(importance) = importance {
+            // How much a weight matters is known now, so its size says less: with the root the divergence from the parent was
+            // 1 to 10 % lower (IQ4_NL, and the mixture Q2_K, on SmolLM2-135M and Gemma 3 270M).
             for (w, i) in block.w.as_flattened_mut().iter_mut().zip(importance) {
-                *w *= i;
+                *w = w.sqrt() * i;
             }
         }
         Some(block)

@@ -9,16 +9,16 @@ mod iq2;
 mod iq3;
 
 /// Groups of eight signed bytes, the first lowest: eight times -1, 0 or 1. What IQ1 adds to them is an eighth.
-pub(super) static IQ1: [u64; 2048] = eights(&iq1::IQ1, [-8, 0, 8, 0]);
-pub(super) static IQ2_XXS: [u64; 256] = eights(&iq2::IQ2_XXS, [8, 25, 43, 0]);
-pub(super) static IQ2_XS: [u64; 512] = eights(&iq2::IQ2_XS, [8, 25, 43, 0]);
-pub(super) static IQ2_S: [u64; 1024] = eights(&iq2::IQ2_S, [8, 25, 43, 0]);
+pub(crate) static IQ1: [u64; 2048] = eights(&iq1::IQ1, [-8, 0, 8, 0]);
+pub(crate) static IQ2_XXS: [u64; 256] = eights(&iq2::IQ2_XXS, [8, 25, 43, 0]);
+pub(crate) static IQ2_XS: [u64; 512] = eights(&iq2::IQ2_XS, [8, 25, 43, 0]);
+pub(crate) static IQ2_S: [u64; 1024] = eights(&iq2::IQ2_S, [8, 25, 43, 0]);
 /// Groups of four bytes, the first lowest.
-pub(super) static IQ3_XXS: [u32; 256] = fours(&iq3::IQ3_XXS, [4, 12, 20, 28, 36, 44, 52, 62]);
-pub(super) static IQ3_S: [u32; 512] = fours(&iq3::IQ3_S, [1, 3, 5, 7, 9, 11, 13, 15]);
+pub(crate) static IQ3_XXS: [u32; 256] = fours(&iq3::IQ3_XXS, [4, 12, 20, 28, 36, 44, 52, 62]);
+pub(crate) static IQ3_S: [u32; 512] = fours(&iq3::IQ3_S, [1, 3, 5, 7, 9, 11, 13, 15]);
 
 /// Where only seven signs are stored, the eighth makes the number of minuses even.
-pub(super) static SIGNS: [u8; 128] = {
+pub(crate) static SIGNS: [u8; 128] = {
     let mut signs = [0; 128];
     let mut i = 0;
     while i < 128 {

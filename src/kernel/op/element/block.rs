@@ -137,13 +137,13 @@ fn q4_0<S: Simd>(s: S, x: &[f32; BLOCK]) -> [u8; 18] {
 mod tests {
     use super::super::read;
     use super::*;
+    use crate::kernel::check::{data, floats};
     use crate::kernel::format::{self, GgmlType};
     use crate::kernel::isa::Isa;
 
     /// What ggml made of `input.f32`, see the folder's README.
     fn golden(name: &str) -> Vec<u8> {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/quantize").join(name);
-        std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+        data(&format!("quantize/{name}"))
     }
 
     fn stored<E: Element<Raw = u8>>(isa: Isa, x: &[f32]) -> Vec<u8> {
@@ -155,8 +155,7 @@ mod tests {
     #[test]
     fn bytes_are_those_of_ggml_and_are_read_as_the_weight_format() {
         fn check<E: Element<Raw = u8>>(isa: Isa, ty: GgmlType, file: &str) {
-            let x: Vec<f32> =
-                golden("input.f32").as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
+            let x = floats(&golden("input.f32"));
             let bytes = golden(file);
             let wrong = stored::<E>(isa, &x).iter().zip(&bytes).position(|(g, w)| g != w);
             assert_eq!((wrong, bytes.len()), (None, E::raw(x.len())), "{ty} {isa:?}");
