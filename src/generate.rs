@@ -38,8 +38,16 @@ pub trait Engine {
     /// Evaluates tokens at the positions that follow; at least one, at most what the context has room for.
     fn eval(&mut self, ids: &[u32]) -> Result<(), Self::Error>;
 
-    /// The logits, `[n_vocab]`, after the last evaluated token. The caller may change them.
-    fn logits(&mut self) -> Result<&mut [f32], Self::Error>;
+    /// The logits after the last evaluated token.
+    fn logits(&mut self) -> Result<Logits<'_>, Self::Error>;
+}
+
+/// What follows a token.
+pub struct Logits<'a> {
+    /// `[n_vocab]`. The caller may change them.
+    pub values: &'a mut [f32],
+    /// The token of the largest, the lowest of equal ones, where the engine found it on its way. All are finite then.
+    pub largest: Option<u32>,
 }
 
 /// What the loop asks of a tokenizer.
@@ -261,10 +269,13 @@ impl<E: Engine> Session<E> {
         let logits = self.engine.logits().map_err(|source| Error::Engine { position, source })?;
         let mut spent = start.elapsed();
         if digest {
-            answer.digest.add(logits);
+            answer.digest.add(logits.values);
         }
         let start = Instant::now();
-        let id = sampler.sample(logits).map_err(|source| Error::Sample { position, source })?;
+        let id = match logits.largest.filter(|_| sampler.takes_the_largest()) {
+            Some(id) => id,
+            None => sampler.sample(logits.values).map_err(|source| Error::Sample { position, source })?,
+        };
         sampler.accept(id);
         spent += start.elapsed();
         // The first choice belongs to no decoded token.
@@ -319,11 +330,11 @@ mod tests {
             Ok(())
         }
 
-        fn logits(&mut self) -> Result<&mut [f32], Infallible> {
+        fn logits(&mut self) -> Result<Logits<'_>, Infallible> {
             self.logits.fill(0.0);
             let next = self.script.get(self.evaluated.len() - self.prompt).copied().unwrap_or(END);
             self.logits[next as usize] = 1.0;
-            Ok(&mut self.logits)
+            Ok(Logits { values: &mut self.logits, largest: None })
         }
     }
 

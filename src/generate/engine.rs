@@ -1,6 +1,6 @@
 //! The model on the CPU as the loop's engine.
 
-use super::Engine;
+use super::{Engine, Logits};
 use crate::head;
 use crate::model::EvalError;
 
@@ -24,7 +24,10 @@ impl Engine for head::Engine<'_> {
         self.eval(ids)
     }
 
-    fn logits(&mut self) -> Result<&mut [f32], EvalError> {
-        self.logits()
+    fn logits(&mut self) -> Result<Logits<'_>, EvalError> {
+        self.logits()?;
+        let (values, largest) = self.computed();
+        debug_assert_eq!(largest as usize, head::argmax(values));
+        Ok(Logits { values, largest: Some(largest) })
     }
 }

@@ -176,6 +176,12 @@ impl<'f> Engine<'f> {
         Ok(&mut self.logits)
     }
 
+    /// The logits that were computed last, and the token of the largest of them, the lowest of equal ones: threads find it
+    /// while they compute.
+    pub fn computed(&mut self) -> (&mut [f32], u32) {
+        (&mut self.logits, self.head.largest() as u32)
+    }
+
     /// Appends tokens and calls `each` with the position of every one and the logits after it.
     pub fn eval_each(&mut self, ids: &[u32], mut each: impl FnMut(usize, &[f32])) -> Result<(), EvalError> {
         let (dim, vocab) = (self.model.config.dim, self.model.config.vocab);

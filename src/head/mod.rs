@@ -12,7 +12,7 @@ pub use engine::{Engine, EngineError, EngineOptions};
 use crate::kernel::format::ActBlock;
 use crate::kernel::isa::{Isa, Simd};
 use crate::kernel::op::exp::tanh;
-use crate::kernel::op::finite::all_finite;
+use crate::kernel::op::finite::{all_finite, largest};
 use crate::kernel::op::map::map;
 use crate::kernel::op::matmul::{Input, ROW_UNIT, Scratch, matmul};
 use crate::kernel::op::quantize::{Q8, SUM, quantize};
@@ -20,7 +20,7 @@ use crate::kernel::par::{Cols, Shared, Team};
 use crate::model::{EvalError, Model, Outline};
 use crate::simd;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The output head's own memory: a few hidden vectors in int8 and each thread's scratch.
 pub struct Head {
@@ -31,6 +31,8 @@ pub struct Head {
     scales: Vec<f32>,
     sums: Vec<i16>,
     scratch: Vec<Scratch>,
+    /// The [`rank`] of the largest logit of the rows that are finished.
+    best: AtomicU64,
 }
 
 impl Head {
@@ -49,6 +51,7 @@ impl Head {
             scales: vec![0.0; n / form.map_or(1, ActBlock::elements)],
             sums: vec![0; n / SUM],
             scratch: (0..threads).map(|_| Scratch::default()).collect(),
+            best: AtomicU64::new(0),
         }
     }
 
@@ -82,6 +85,7 @@ impl Head {
 
     /// Brings hidden vectors into the form that the head's weights need.
     pub fn prepare(&mut self, position: usize, hidden: &[f32]) -> Result<(), EvalError> {
+        *self.best.get_mut() = 0;
         let finite = match self.form {
             None => simd!(self.isa, s => all_finite(s, hidden)),
             Some(block) => {
@@ -199,12 +203,32 @@ impl Head {
 
     /// Turns the products of some rows with one vector into logits. False if one is not finite.
     pub fn finish(&self, model: &Model<'_>, rows: Range<usize>, out: &mut [f32]) -> bool {
-        model.weights.output.finish(self.isa, out, rows);
+        model.weights.output.finish(self.isa, out, rows.clone());
         if let Some(cap) = model.config.final_softcap {
             simd!(self.isa, s => softcap(s, out, cap));
         }
-        simd!(self.isa, s => all_finite(s, out))
+        let Some(largest) = simd!(self.isa, s => largest(s, out)) else { return false };
+        // While the rows are in this core's cache. Where there is a larger one already, nobody needs this one's place.
+        if rank(largest, 0) > self.best.load(Ordering::Relaxed)
+            && let Some(at) = out.iter().position(|&x| x == largest)
+        {
+            self.best.fetch_max(rank(largest, rows.start + at), Ordering::Relaxed);
+        }
+        true
     }
+
+    /// The row of the largest logit of the one vector that was [prepared](Head::prepare) last, the lowest of equal ones, when
+    /// all rows are finished.
+    pub fn largest(&self) -> usize {
+        !(self.best.load(Ordering::Relaxed) as u32) as usize
+    }
+}
+
+/// Larger for a larger logit, and of equal ones (0 and -0 are) for a lower row.
+fn rank(logit: f32, row: usize) -> u64 {
+    let bits = (logit + 0.0).to_bits();
+    let ordered = if logit < 0.0 { !bits } else { bits | 1 << 31 };
+    u64::from(ordered) << 32 | u64::from(!(row as u32))
 }
 
 fn non_finite(position: usize, place: &'static str) -> EvalError {
@@ -242,6 +266,17 @@ mod tests {
     fn the_lowest_of_equal_logits_wins() {
         assert_eq!(argmax(&[1.0, 3.0, -2.0, 3.0]), 1);
         assert_eq!(argmax(&[-1.0]), 0);
+    }
+
+    #[test]
+    fn ranks_are_ordered_like_logits_and_then_by_row() {
+        let logits = [-f32::MAX, -2.5, -1e-40, 0.0, 1e-40, 1.0, 2.5, f32::MAX];
+        for pair in logits.windows(2) {
+            assert!(rank(pair[0], 0) < rank(pair[1], 300_000), "{pair:?}");
+            assert!(rank(pair[0], 7) > rank(pair[0], 8), "{pair:?}");
+        }
+        assert_eq!(rank(-0.0, 3), rank(0.0, 3));
+        assert!(rank(-f32::MAX, u32::MAX as usize - 1) > 0);
     }
 
     #[test]

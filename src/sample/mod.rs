@@ -172,6 +172,11 @@ impl Sampler {
         self.window.push(id);
     }
 
+    /// Whether [`Sampler::sample`] chooses the largest of the logits as they are.
+    pub fn takes_the_largest(&self) -> bool {
+        self.params.temperature == 0.0 && self.params.logit_bias.is_empty() && !self.params.penalises()
+    }
+
     /// Chooses the next token. `logits`: `[n_vocab]`, changed in place by bias and penalties.
     pub fn sample(&mut self, logits: &mut [f32]) -> Result<u32, Error> {
         let n_vocab = logits.len();

@@ -1,4 +1,4 @@
-//! Are all numbers finite?
+//! Are all numbers finite, and which is the largest?
 
 use crate::kernel::isa::Simd;
 
@@ -13,6 +13,22 @@ pub fn all_finite<S: Simd>(s: S, x: &[f32]) -> bool {
         bad = s.add(bad, s.sub(x, x));
     }
     s.sum(bad) == 0.0 && rest.iter().all(|x| x.is_finite())
+}
+
+/// The largest element, minus infinity if there is none; nothing unless all are finite. One pass.
+#[inline(always)]
+pub fn largest<S: Simd>(s: S, x: &[f32]) -> Option<f32> {
+    let (x8, rest) = x.as_chunks::<8>();
+    let (mut bad, mut max) = (s.splat(0.0), s.splat(f32::NEG_INFINITY));
+    for x in x8 {
+        let x = s.load(x);
+        bad = s.add(bad, s.sub(x, x));
+        max = s.max(x, max);
+    }
+    let mut lanes = [0.0; 8];
+    s.store(max, &mut lanes);
+    let finite = s.sum(bad) == 0.0 && rest.iter().all(|x| x.is_finite());
+    finite.then(|| lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max))
 }
 
 #[cfg(test)]
@@ -30,8 +46,25 @@ mod tests {
                     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                         x[i] = bad;
                         assert!(!crate::simd!(isa, s => all_finite(s, &x)), "{n} {i} {bad}");
+                        assert_eq!(crate::simd!(isa, s => largest(s, &x)), None, "{n} {i} {bad}");
                     }
                     x[i] = -1.0;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_is_found_anywhere() {
+        for isa in Isa::all() {
+            for n in 0..30 {
+                let mut x = vec![-3.5; n];
+                let found = crate::simd!(isa, s => largest(s, &x));
+                assert_eq!(found, Some(if n == 0 { f32::NEG_INFINITY } else { -3.5 }));
+                for i in 0..n {
+                    x[i] = -3.0;
+                    assert_eq!(crate::simd!(isa, s => largest(s, &x)), Some(-3.0), "{n} {i}");
+                    x[i] = -3.5;
                 }
             }
         }
