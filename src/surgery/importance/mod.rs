@@ -8,7 +8,7 @@
 //! NAME.counts   [1, matrices]         how many inputs were summed
 //! ```
 //!
-//! More matrices than one are experts; where all see every input there is but one count. The older form is in [`legacy`].
+//! More matrices than one are experts; where all see every input there is but one count. The older form is in `legacy.rs`.
 //! Files are mapped; what is asked for is computed when it is asked for, so that memory stays small.
 
 mod legacy;
