@@ -515,18 +515,22 @@ fn fast_is_the_8_bit_cache_and_a_raised_priority() {
     assert_eq!(kept, before);
 }
 
+/// A group of that much memory; `None`, and why, where none can be made.
+#[cfg(target_os = "linux")]
+fn limited_group(name: &str, limit: u64) -> Option<Group> {
+    Group::new(name, limit)
+        .inspect_err(|why| {
+            eprintln!("skipped: no control group with a limit on memory can be made here ({why})");
+        })
+        .ok()
+}
+
 /// A model of 130 MB where 64 MB is all there is: slower, never killed, the same to the bit.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_model_larger_than_its_control_group_runs() {
     const LIMIT: u64 = 64 << 20;
-    let group = match Group::new("model", LIMIT) {
-        Ok(group) => group,
-        Err(why) => {
-            eprintln!("skipped: no control group with a limit on memory can be made here ({why})");
-            return;
-        }
-    };
+    let Some(group) = limited_group("model", LIMIT) else { return };
     let dir = tempfile::tempdir().expect("a folder");
     let model = dir.path().join("model.gguf");
     let command = |args: &[&str]| {
@@ -580,13 +584,7 @@ fn a_model_larger_than_its_control_group_runs() {
 #[cfg(target_os = "linux")]
 fn a_cache_larger_than_its_control_group_lies_in_a_file() {
     const LIMIT: u64 = 40 << 20;
-    let group = match Group::new("cache", LIMIT) {
-        Ok(group) => group,
-        Err(why) => {
-            eprintln!("skipped: no control group with a limit on memory can be made here ({why})");
-            return;
-        }
-    };
+    let Some(group) = limited_group("cache", LIMIT) else { return };
     let place = Place::new();
     // 16 layers of keys and values, 256 floats each: 32 KiB a token.
     let prompt = "the".to_owned() + &" the".repeat(1499);

@@ -103,8 +103,9 @@ impl<'f> Loaded<'f> {
             report::bytes(file.size())
         );
         ui.detail(format_args!("memory: {sizes}"));
+        let own = items.own(wish.swap);
         if let Some(available) = available {
-            if items.own(wish.swap) > available {
+            if own > available {
                 ui.warn(format_args!(
                     "{} available, but the full context needs more ({sizes}): lower --ctx",
                     report::bytes(available)
@@ -118,7 +119,6 @@ impl<'f> Loaded<'f> {
                 ));
             }
         }
-        let own = items.own(wish.swap);
         if options.memory.mlock {
             lock(file, own, available, ui);
         }

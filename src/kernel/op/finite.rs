@@ -18,17 +18,45 @@ pub fn all_finite<S: Simd>(s: S, x: &[f32]) -> bool {
 /// The largest element, minus infinity if there is none; nothing unless all are finite. One pass.
 #[inline(always)]
 pub fn largest<S: Simd>(s: S, x: &[f32]) -> Option<f32> {
+    largest_of(
+        s,
+        x,
+        #[inline(always)]
+        |x| x,
+    )
+}
+
+/// The largest magnitude of elements, in the same way.
+#[inline(always)]
+pub fn largest_magnitude<S: Simd>(s: S, x: &[f32]) -> Option<f32> {
+    largest_of(
+        s,
+        x,
+        #[inline(always)]
+        |x| s.abs(x),
+    )
+}
+
+/// The largest of what `of` makes of elements.
+#[inline(always)]
+fn largest_of<S: Simd>(s: S, x: &[f32], of: impl Fn(S::V) -> S::V) -> Option<f32> {
     let (x8, rest) = x.as_chunks::<8>();
     let (mut bad, mut max) = (s.splat(0.0), s.splat(f32::NEG_INFINITY));
     for x in x8 {
         let x = s.load(x);
         bad = s.add(bad, s.sub(x, x));
-        max = s.max(x, max);
+        max = s.max(of(x), max);
+    }
+    if let Some(&some) = rest.first() {
+        let mut padded = [some; 8];
+        padded[..rest.len()].copy_from_slice(rest);
+        let x = s.load(&padded);
+        bad = s.add(bad, s.sub(x, x));
+        max = s.max(of(x), max);
     }
     let mut lanes = [0.0; 8];
     s.store(max, &mut lanes);
-    let finite = s.sum(bad) == 0.0 && rest.iter().all(|x| x.is_finite());
-    finite.then(|| lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max))
+    (s.sum(bad) == 0.0).then(|| lanes.into_iter().fold(f32::NEG_INFINITY, f32::max))
 }
 
 #[cfg(test)]
@@ -64,6 +92,8 @@ mod tests {
                 for i in 0..n {
                     x[i] = -3.0;
                     assert_eq!(crate::simd!(isa, s => largest(s, &x)), Some(-3.0), "{n} {i}");
+                    x[i] = -4.0;
+                    assert_eq!(crate::simd!(isa, s => largest_magnitude(s, &x)), Some(4.0), "{n} {i}");
                     x[i] = -3.5;
                 }
             }

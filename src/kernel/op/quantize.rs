@@ -9,6 +9,7 @@
 
 use crate::kernel::format::ActBlock;
 use crate::kernel::isa::{Isa, Simd};
+use crate::kernel::op::finite::largest_magnitude;
 
 /// The smallest scale that is not 0.
 pub const MIN_SCALE: f32 = f32::from_bits((127 - 60) << 23);
@@ -133,7 +134,7 @@ pub fn quantize<S: Simd>(
     let mut finite = true;
     let blocks = x.chunks_exact(n).zip(codes.chunks_exact_mut(n)).zip(sums.chunks_exact_mut(n / SUM));
     for (((x, codes), sums), scale) in blocks.zip(scales) {
-        let amax = largest(s, x);
+        let amax = largest_magnitude(s, x);
         finite &= amax.is_some();
         // Of no scale too if a number is not finite.
         let d = amax.unwrap_or(0.0) / 127.0;
@@ -154,21 +155,6 @@ pub fn quantize<S: Simd>(
         }
     }
     finite
-}
-
-/// The largest magnitude of whole eights of numbers; `None` if one of them is not finite.
-#[inline(always)]
-pub fn largest<S: Simd>(s: S, x: &[f32]) -> Option<f32> {
-    let (mut largest, mut bad) = (s.splat(0.0), s.splat(0.0));
-    for x in x.as_chunks::<8>().0 {
-        let x = s.load(x);
-        largest = s.max(s.abs(x), largest);
-        // x - x is 0 for a finite number and NaN for the rest; a NaN stays in the sum.
-        bad = s.add(bad, s.sub(x, x));
-    }
-    let mut lanes = [0.0; 8];
-    s.store(largest, &mut lanes);
-    (s.sum(bad) == 0.0).then(|| lanes.iter().fold(0.0f32, |m, &l| if l > m { l } else { m }))
 }
 
 /// The codes of eight numbers, as floats.

@@ -38,12 +38,12 @@ fn unsigned<const N: usize, const B: usize>(block: &mut Block<N, B>, least: Opti
     let mut signs = [0; 32];
     let eights = block.x.as_flattened_mut().as_chunks_mut::<8>().0.iter_mut();
     for ((x, w), signs) in eights.zip(block.w.as_flattened().as_chunks::<8>().0).zip(&mut signs) {
-        let mut turned = 0;
         for (i, x) in x.iter_mut().enumerate() {
             *signs |= u8::from(*x < 0.0) << i;
             *x = x.abs();
         }
         let Some(least) = least.filter(|_| signs.count_ones() % 2 == 1) else { continue };
+        let mut turned = 0;
         let cost = |i: usize| w[i] * (x[i] + least).powi(2);
         for i in 1..8 {
             turned = if cost(i) < cost(turned) { i } else { turned };

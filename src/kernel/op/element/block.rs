@@ -6,7 +6,7 @@
 
 use super::Element;
 use crate::kernel::isa::Simd;
-use crate::kernel::op::quantize::largest;
+use crate::kernel::op::finite::largest_magnitude;
 use half::f16;
 
 /// Numbers in a block.
@@ -95,7 +95,7 @@ fn scales<S: Simd>(s: S, low: &[u8], high: &[u8]) -> S::W {
 /// The largest magnitude, or NaN if a number is not finite.
 #[inline(always)]
 fn magnitude<S: Simd>(s: S, x: &[f32; BLOCK]) -> f32 {
-    largest(s, x).unwrap_or(f32::NAN)
+    largest_magnitude(s, x).unwrap_or(f32::NAN)
 }
 
 /// What is stored of a scale, and what numbers are multiplied by for their codes.
