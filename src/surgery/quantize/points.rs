@@ -95,6 +95,18 @@ impl Taken {
     }
 }
 
+/// What all sub-blocks take, with their whole scales, of a common factor 1.
+#[inline(always)]
+fn together<const B: usize>(scales: &[i32; B], taken: impl Fn(usize) -> Taken) -> Taken {
+    let mut sum = Taken::default();
+    for (j, &whole) in scales.iter().enumerate() {
+        let (odd, taken) = ((2 * whole + 1) as f32, taken(j));
+        sum.a += odd * taken.a;
+        sum.b += odd * odd * taken.b;
+    }
+    sum
+}
+
 /// The forms of all points for a group.
 #[inline(always)]
 fn forms<S: Simd>(s: S, grid: &Grid, x: &[f32], w: &[f32], all: &mut Vec<Forms>) {
@@ -299,13 +311,11 @@ impl Points {
         let mut found = none;
         for mut one in best {
             for _ in 0..ROUNDS {
-                let (mut a, mut b) = (0.0, 0.0);
-                for j in 0..B {
-                    let odd = (2 * one.2[j] + 1) as f32;
-                    let taken = take(s, &few[j][..each], value(one.1) * odd);
-                    a += odd * taken.a;
-                    b += odd * odd * taken.b;
-                }
+                let Taken { a, b } = together(
+                    &one.2,
+                    #[inline(always)]
+                    |j| take(s, &few[j][..each], value(one.1) * (2 * one.2[j] + 1) as f32),
+                );
                 let Some(d) = unit.f16(if b > 0.0 && a > 0.0 { a / b / self.part } else { value(one.1) })
                 else {
                     break;
@@ -339,12 +349,7 @@ impl Points {
             }
         }
         let gain = |d: f16| (0..B).map(|j| sums[j].gain(value(d) * (2 * scales[j] + 1) as f32)).sum::<f32>();
-        let (mut a, mut b) = (0.0, 0.0);
-        for j in 0..B {
-            let odd = (2 * scales[j] + 1) as f32;
-            a += odd * sums[j].a;
-            b += odd * odd * sums[j].b;
-        }
+        let Taken { a, b } = together(&scales, |j| sums[j]);
         if let Some(better) = unit.f16(a * inverse(b) / self.part).filter(|&better| gain(better) > gain(d)) {
             d = better;
         }

@@ -12,14 +12,15 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 
-use super::{ActBlock, Dot, Format, GgmlType, Q8Dot, blocks256, f16_at, iq4_nl::VALUES, isum, step};
+use super::scaled::{self, Scaled};
+use super::{ActBlock, Dot, Format, GgmlType, Q8Dot, f16_at, iq4_nl::VALUES};
 use crate::kernel::op::quantize::Q8Row;
 
 const BYTES: usize = 136;
 
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::IQ4_XS,
-    decode,
+    decode: |row, out| scaled::decode(row, out, read),
     dot: Dot::Q8(Q8Dot {
         block: ActBlock::B256,
         scalar: dot,
@@ -28,40 +29,19 @@ pub(super) static FORMAT: Format = Format {
     }),
 };
 
-/// The values from the table, in sub-blocks.
-fn codes(block: &[u8; BYTES]) -> [[i8; 32]; 8] {
-    std::array::from_fn(|j| {
-        let packed = &block[8 + 16 * j..][..16];
-        let index = |l: usize| if l < 16 { packed[l] & 15 } else { packed[l - 16] >> 4 };
-        std::array::from_fn(|l| VALUES[usize::from(index(l))])
-    })
-}
-
-/// The scale of sub-block `j`, less its offset.
-fn scale(block: &[u8; BYTES], j: usize) -> i8 {
-    let low = (block[4 + j / 2] >> (4 * (j % 2))) & 15;
-    let high = (u16::from_le_bytes([block[2], block[3]]) >> (2 * j)) as u8 & 3;
-    (low | high << 4) as i8 - 32
-}
-
-fn decode(row: &[u8], out: &mut [f32]) {
-    for (block, out) in row.as_chunks::<BYTES>().0.iter().zip(out.as_chunks_mut::<256>().0) {
-        let (d, codes) = (f16_at(block, 0), codes(block));
-        let subs = codes.as_flattened().as_chunks::<32>().0.iter().zip(out.as_chunks_mut::<32>().0);
-        for (j, (q, out)) in subs.enumerate() {
-            let d = d * f32::from(scale(block, j));
-            *out = q.map(|q| d * f32::from(q));
-        }
-    }
+fn read(block: &[u8; BYTES]) -> Scaled<8> {
+    let high = u16::from_le_bytes([block[2], block[3]]);
+    let scales = std::array::from_fn(|j| {
+        let low = (block[4 + j / 2] >> (4 * (j % 2))) & 15;
+        (low | ((high >> (2 * j)) as u8 & 3) << 4) as i8 - 32
+    });
+    let codes = std::array::from_fn(|i| {
+        let (packed, l) = (&block[8 + 16 * (i / 32)..][..16], i % 32);
+        VALUES[usize::from(if l < 16 { packed[l] & 15 } else { packed[l - 16] >> 4 })]
+    });
+    Scaled { d: f16_at(block, 0), scales, codes }
 }
 
 fn dot(row: &[u8], x: Q8Row<'_>) -> f32 {
-    let mut acc = 0.0;
-    for (block, xs, _, x_scale) in blocks256::<BYTES>(row, x) {
-        let codes = codes(block);
-        let subs = codes.as_flattened().as_chunks::<32>().0.iter().zip(xs.as_chunks::<32>().0);
-        let sum = subs.enumerate().map(|(j, (q, xs))| i32::from(scale(block, j)) * isum(q, xs)).sum();
-        acc = step(acc, sum, f16_at(block, 0), x_scale);
-    }
-    acc
+    scaled::dot(row, x, read)
 }

@@ -13,14 +13,15 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 
-use super::{ActBlock, Dot, Format, GgmlType, Q8Dot, blocks256, f16_at, isum, step};
+use super::scaled::{self, Scaled};
+use super::{ActBlock, Dot, Format, GgmlType, Q8Dot, f16_at};
 use crate::kernel::op::quantize::Q8Row;
 
 const BYTES: usize = 110;
 
 pub(super) static FORMAT: Format = Format {
     ty: GgmlType::Q3_K,
-    decode,
+    decode: |row, out| scaled::decode(row, out, read),
     dot: Dot::Q8(Q8Dot {
         block: ActBlock::B256,
         scalar: dot,
@@ -29,41 +30,20 @@ pub(super) static FORMAT: Format = Format {
     }),
 };
 
-/// The codes less their offset, in 32s.
-fn codes(block: &[u8; BYTES]) -> [[i8; 32]; 8] {
-    std::array::from_fn(|k| {
-        std::array::from_fn(|l| {
-            let low = (block[32 + k / 4 * 32 + l] >> (2 * (k % 4))) & 3;
-            (low | ((block[l] >> k) & 1) << 2) as i8 - 4
-        })
-    })
-}
-
-/// The scale of sub-block `j`, less its offset.
-fn scale(block: &[u8; BYTES], j: usize) -> i8 {
-    let low = (block[96 + j % 8] >> (4 * (j / 8))) & 15;
-    let high = (block[104 + j % 4] >> (2 * (j / 4))) & 3;
-    (low | high << 4) as i8 - 32
-}
-
-fn decode(row: &[u8], out: &mut [f32]) {
-    for (block, out) in row.as_chunks::<BYTES>().0.iter().zip(out.as_chunks_mut::<256>().0) {
-        let (d, codes) = (f16_at(block, 108), codes(block));
-        let subs = codes.as_flattened().as_chunks::<16>().0.iter().zip(out.as_chunks_mut::<16>().0);
-        for (j, (q, out)) in subs.enumerate() {
-            let d = d * f32::from(scale(block, j));
-            *out = q.map(|q| d * f32::from(q));
-        }
-    }
+fn read(block: &[u8; BYTES]) -> Scaled<16> {
+    let scales = std::array::from_fn(|j| {
+        let low = (block[96 + j % 8] >> (4 * (j / 8))) & 15;
+        let high = (block[104 + j % 4] >> (2 * (j / 4))) & 3;
+        (low | high << 4) as i8 - 32
+    });
+    let codes = std::array::from_fn(|i| {
+        let (k, l) = (i / 32, i % 32);
+        let low = (block[32 + k / 4 * 32 + l] >> (2 * (k % 4))) & 3;
+        (low | ((block[l] >> k) & 1) << 2) as i8 - 4
+    });
+    Scaled { d: f16_at(block, 108), scales, codes }
 }
 
 fn dot(row: &[u8], x: Q8Row<'_>) -> f32 {
-    let mut acc = 0.0;
-    for (block, xs, _, x_scale) in blocks256::<BYTES>(row, x) {
-        let codes = codes(block);
-        let subs = codes.as_flattened().as_chunks::<16>().0.iter().zip(xs.as_chunks::<16>().0);
-        let sum = subs.enumerate().map(|(j, (q, xs))| i32::from(scale(block, j)) * isum(q, xs)).sum();
-        acc = step(acc, sum, f16_at(block, 108), x_scale);
-    }
-    acc
+    scaled::dot(row, x, read)
 }
