@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use common::legacy::crc32;
-use common::place::{Place, digest, exercise, good, refused, twinband};
+use common::place::{Place, digest, exercise, good, refused, second_opinion, twinband};
 use common::tiny::{Plain, Tiny, encode};
 use proptest::prelude::*;
+use serde_json::Value;
 use twinband::g2bx::verify::{Checked, verify_bytes};
 use twinband::g2bx::{self, write::Writer};
 use twinband::gguf;
@@ -395,6 +396,50 @@ fn rows_that_do_not_fit_are_named_and_bad_numbers_refused() {
     assert!(!out.exists());
     let both = twinband(&[&"pack", &bad.source, &out, &"--q4", &"--keep"]);
     assert_eq!(both.status.code(), Some(2));
+}
+
+/// The same of every tensor as `info` says, and the bytes that the source has.
+#[test]
+fn a_reader_written_from_the_document_agrees() {
+    for tiny in [
+        odd_rows(),
+        Tiny::new().tied().format(|t| if t.is_matrix() { encode::q4_0(t) } else { encode::f16(t) }),
+    ] {
+        let place = Place::new(&tiny);
+        let packed = place.packed("a.g2bx", &[]);
+        let Some(theirs) = second_opinion(&packed) else { return };
+        let theirs = theirs.expect("a good file");
+        let ours = good(&twinband(&[&"info", &packed, &"--json"]));
+        let ours: Value = serde_json::from_str(&ours).expect("JSON");
+        let source = gguf::File::open(&place.source).expect("a GGUF");
+        let (theirs_of, ours_of) = (theirs["tensors"].as_array(), ours["tensors"].as_array());
+        let (theirs_of, ours_of) = (theirs_of.expect("tensors"), ours_of.expect("tensors"));
+        assert_eq!((theirs_of.len(), ours_of.len()), (source.tensors().len(), source.tensors().len()));
+        for (theirs, ours) in theirs_of.iter().zip(ours_of) {
+            for field in ["name", "code", "dims", "layout", "bytes", "offset"] {
+                assert_eq!(theirs[field], ours[field], "{field}: {theirs} {ours}");
+            }
+            let tensor = source.tensor(theirs["name"].as_str().expect("a name")).expect("the tensor");
+            assert_eq!(theirs["crc32"], crc32(source.data(tensor).expect("data")), "{theirs}");
+        }
+        let keys: Vec<&str> = source.meta().iter().map(|(key, _)| key).collect();
+        let metadata = theirs["metadata"].as_object().expect("metadata");
+        assert_eq!(metadata.keys().collect::<Vec<_>>(), keys);
+        let tokens = source.meta().strings("tokenizer.ggml.tokens").ok().flatten().expect("tokens");
+        assert_eq!(metadata["tokenizer.ggml.tokens"]["values"], tokens.len());
+
+        // In the header, in the padding behind it, in a tensor.
+        let bytes = std::fs::read(&packed).expect("the file");
+        let end = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes")) as usize;
+        for (at, what) in [(100, "header"), (end, "padding"), (bytes.len() - 1, "damaged")] {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 4;
+            let damaged = place.path("damaged.g2bx");
+            std::fs::write(&damaged, bytes).expect("a file");
+            let said = second_opinion(&damaged).expect("there is Python").expect_err("a flipped bit");
+            assert!(said.contains(what), "{what}: {said}");
+        }
+    }
 }
 
 // ------------------------------------------------------------------------------------------------------- damage

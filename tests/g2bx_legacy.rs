@@ -2,10 +2,11 @@
 
 mod common;
 
-use common::legacy::{Legacy, Slot};
-use common::place::{Place, digest, exercise, good, twinband};
+use common::legacy::{Legacy, Slot, crc32};
+use common::place::{Place, digest, exercise, good, second_opinion, twinband};
 use common::tiny::{Encoded, Plain, Tiny, encode};
 use proptest::prelude::*;
+use serde_json::Value;
 use twinband::g2bx;
 use twinband::g2bx::verify::{Checked, verify_bytes};
 use twinband::gguf;
@@ -52,6 +53,30 @@ fn logits(file: &gguf::File) -> Vec<f32> {
     let mut all = Vec::new();
     engine.eval_each(&[1, 20, 300, 7], |_, l| all.extend_from_slice(l)).expect("logits");
     all
+}
+
+/// The same names, shapes and bytes as the model that was written has, by a reader that knows the document alone.
+#[test]
+fn a_reader_written_from_the_document_agrees() {
+    let place = Place::new(&old());
+    let source = gguf::File::open(&place.source).expect("a GGUF");
+    for version in 1..=3 {
+        let path = place.path("old.g2bx");
+        std::fs::write(&path, legacy(&old(), version).build()).expect("a file");
+        let Some(listing) = second_opinion(&path) else { return };
+        let listing = listing.expect("a good file");
+        assert_eq!(listing["version"], version);
+        let tensors = listing["tensors"].as_array().expect("tensors");
+        assert_eq!(tensors.len(), source.tensors().len());
+        for found in tensors {
+            let tensor = source.tensor(found["name"].as_str().expect("a name")).expect("the tensor");
+            let dims: Vec<u64> = tensor.dims[..tensor.n_dims].to_vec();
+            assert!(found["code"] == tensor.ty.0 && found["dims"] == Value::from(dims), "{found}");
+            assert_eq!(found["crc32"], crc32(source.data(tensor).expect("data")), "{found}");
+        }
+        let tokens = source.meta().strings("tokenizer.ggml.tokens").ok().flatten().expect("tokens");
+        assert_eq!(listing["tokenizer"]["tokens"], tokens.len());
+    }
 }
 
 #[test]

@@ -69,6 +69,50 @@ impl Place {
     }
 }
 
+/// The model of another file in our own container, with every tensor of blocks interleaved, its head too: as a writer may have
+/// them that is not ours.
+pub fn interleaved(source: &Path, to: &Path) {
+    let file = g2bx::open(source).expect("a model");
+    let mut meta = gguf::write::Writer::new();
+    for (key, value) in file.meta().iter() {
+        meta.value(key, value);
+    }
+    let mut writer = g2bx::write::Writer::new(meta);
+    let layout = |t: &gguf::TensorInfo| match t.ty.geometry() {
+        Some(geometry) if geometry.block > 1 => Layout::Rows8,
+        _ => Layout::Rows,
+    };
+    for t in file.tensors() {
+        writer.tensor(&t.name, &t.dims[..t.n_dims], t.ty, layout(t)).expect("a good tensor");
+    }
+    let mut data = writer.begin(std::fs::File::create(to).expect("a file")).expect("a good header");
+    for t in file.tensors() {
+        let sink = |bytes: &[u8]| {
+            data.part(bytes).expect("it fits");
+            Ok::<(), gguf::Error>(())
+        };
+        g2bx::layout::read(&file, t, layout(t), sink).expect("the tensor");
+    }
+    data.finish().expect("all tensors");
+}
+
+/// What the reader that was written from the document alone (scripts/read_g2bx.py) says of a file: its listing, or what is wrong.
+/// `None`, saying so, where there is no Python.
+pub fn second_opinion(model: &Path) -> Option<Result<serde_json::Value, String>> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/read_g2bx.py");
+    let Ok(output) = Command::new("python3").arg(script).arg(model).output() else {
+        println!("skipped: there is no python3 for scripts/read_g2bx.py");
+        return None;
+    };
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!said.contains("Traceback"), "{said}");
+    Some(if output.status.success() {
+        Ok(serde_json::from_slice(&output.stdout).expect("one JSON value"))
+    } else {
+        Err(said)
+    })
+}
+
 /// Whatever can be asked of an open file.
 pub fn exercise(bytes: Vec<u8>) {
     drop(verify_bytes(bytes.clone()).map(drop));
