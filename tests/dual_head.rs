@@ -6,6 +6,7 @@ mod common;
 
 use std::process::{Command, Stdio};
 
+use common::place;
 use common::tiny::{Tiny, encode};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -25,6 +26,13 @@ impl Place {
             .format(move |t| if head_q8 { encode::q8_0(t) } else { encode::q4_0(t) });
         let model = tiny.write(dir.path(), "tiny.gguf");
         Place { dir, model }
+    }
+
+    /// The same model in our own container, with its head interleaved.
+    fn interleaved(self) -> Self {
+        let model = self.dir.path().join("tiny.g2bx");
+        place::interleaved(&self.model, &model);
+        Place { model, ..self }
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -78,6 +86,29 @@ fn the_share_of_a_device_changes_no_bit() {
                     assert!(gpu["share"].as_f64() > Some(0.0), "{gpu}");
                 }
             }
+        }
+    }
+}
+
+/// A packed file may have its head in groups of eight rows, which the worker takes apart.
+#[test]
+fn an_interleaved_head_is_no_other() {
+    for q8 in [false, true] {
+        let place = Place::new(q8);
+        let cpu = place.run(&[]);
+        let place = place.interleaved();
+        same(&cpu, &place.run(&[]), "the packed file");
+        for (share, verify) in [("0.01", "spot"), ("0.5", "full"), ("1", "spot")] {
+            let both = place.with("", share, &["--verify", verify]);
+            same(&cpu, &both, share);
+            let gpu = &both["gpu"];
+            assert!(gpu["jobs"].as_u64() >= Some(20), "share {share}: {gpu}");
+            assert_eq!(gpu["mismatches"], 0, "{gpu}");
+        }
+        for faults in ["corrupt=3@7", "nan=3@1", "lost@7", "abort@30", "hang@7", "memory=500"] {
+            let both = place.with(faults, "0.9", &[]);
+            same(&cpu, &both, faults);
+            assert!(!both["gpu"]["last_fault"].is_null(), "{faults} was noticed: {}", both["gpu"]);
         }
     }
 }

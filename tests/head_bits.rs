@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -11,12 +12,14 @@ use std::time::Instant;
 
 use common::driver::{Software, drivers};
 use common::gpu::{LONG, worker};
-use common::tiny::Tiny;
+use common::place::{Place, good, interleaved, twinband};
+use common::tiny::{Tiny, encode};
 use serde_json::Value;
+use twinband::g2bx;
 use twinband::gpu::{
     Activations, Driver, Gpu, GpuOptions, HeadMatrix, Input as Job, Limits, Mode, Patience, State, TILE,
 };
-use twinband::kernel::format::{self, ActBlock, Format, GgmlType, Matrix};
+use twinband::kernel::format::{self, ActBlock, Format, GgmlType, Layout, Matrix};
 use twinband::kernel::isa::Isa;
 use twinband::kernel::op::matmul::{Input, Scratch, matmul};
 use twinband::kernel::op::quantize::Quantised;
@@ -166,6 +169,7 @@ impl Head {
             rows: small(rows),
             cols: small(cols),
             row_bytes: small(self.band.len() / (rows - first)),
+            interleaved: false,
             format: format.ty.0,
             activations: match format.act() {
                 None => Activations::F32,
@@ -282,5 +286,47 @@ fn a_model_with_a_head_in_our_own_format() {
         let both = run(&[&["--gpu", "on", "--gpu-share", "0.5", "--verify", "full"], &way[..]].concat());
         assert_eq!((&both["digest"], &both["text"]), (&cpu["digest"], &cpu["text"]), "{}", both["gpu"]);
         assert!(both["gpu"]["jobs"].as_u64() >= Some(1), "{}: {}", driver.name, both["gpu"]);
+    }
+}
+
+/// Packed files may have their heads in groups of eight rows, which the worker takes apart, in every format it has.
+#[test]
+fn interleaved_heads_of_packed_files() {
+    let plain = Tiny::new().n_vocab(1003).format(encode::f32).with(|t| {
+        t.dim = 256;
+        t.head_dim = 64;
+    });
+    let place = Place::new(&plain);
+    for ty in FORMATS.into_iter().filter(|ty| *ty != GgmlType::F16) {
+        let model = place.path("interleaved.g2bx");
+        interleaved(&place.packed("head.g2bx", &[&"--head", &ty.to_string(), &"--force"]), &model);
+        let file = g2bx::open(&model).expect("a model");
+        let head = file.tensor("output.weight").expect("a head of its own");
+        assert_eq!((head.ty, head.layout), (ty, Layout::Rows8));
+        let run = |more: &[&dyn AsRef<OsStr>]| -> Value {
+            let args: [&dyn AsRef<OsStr>; 10] = [
+                &"run",
+                &model,
+                &"the hello and",
+                &"--json",
+                &"--ignore-eos",
+                &"-n",
+                &"24",
+                &"--threads",
+                &"2",
+                &"-q",
+            ];
+            serde_json::from_str(&good(&twinband(&[&args[..], more].concat()))).expect("one JSON value")
+        };
+        let cpu = run(&[&"--isa", &"scalar"]);
+        for driver in drivers() {
+            let (worker, manifest) = (worker(), &driver.manifest);
+            let way: [&dyn AsRef<OsStr>; 4] = [&"--worker", &worker, &"--vk-icd", manifest];
+            let gpu: [&dyn AsRef<OsStr>; 6] = [&"--gpu", &"on", &"--gpu-share", &"0.5", &"--verify", &"full"];
+            let both = run(&[&gpu[..], &way].concat());
+            let what = format!("{ty} on {}: {}", driver.name, both["gpu"]);
+            assert_eq!((&both["digest"], &both["text"]), (&cpu["digest"], &cpu["text"]), "{what}");
+            assert!(both["gpu"]["jobs"].as_u64() >= Some(1) && both["gpu"]["mismatches"] == 0, "{what}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use common::place::{Place, good, refused, twinband};
 use common::tiny::{Plain, Tiny, encode};
 use twinband::g2bx;
+use twinband::gguf::Value;
 use twinband::gguf::write::Writer;
 use twinband::kernel::format::{self, GgmlType, Matrix};
 
@@ -31,7 +32,7 @@ fn sums(columns: usize) -> Vec<f32> {
 fn data(path: &Path, matrices: &[(String, Vec<f32>)]) {
     let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
     let mut writer = Writer::new();
-    writer.u32("imatrix.chunk_count", 1);
+    writer.strings("imatrix.datasets", &["some.txt", "more.txt"]).u32("imatrix.chunk_count", 12);
     for (name, sums) in matrices {
         let columns = sums.len() as u64;
         let n = if name.contains("exps") { EXPERTS as u64 } else { 1 };
@@ -62,6 +63,12 @@ fn older(path: &Path, matrices: &[(String, Vec<f32>)]) {
     }
     file.extend(int(9));
     std::fs::write(path, file).expect("the file");
+}
+
+/// The bytes of all tensors.
+fn weights(path: &Path) -> Vec<u8> {
+    let file = g2bx::open(path).expect("a model");
+    file.tensors().iter().flat_map(|t| file.data(t).expect("data").to_vec()).collect()
 }
 
 fn matrices(tiny: &Tiny) -> Vec<(String, Vec<f32>)> {
@@ -110,7 +117,7 @@ fn errors_move_to_columns_of_small_inputs() {
         assert!(large < 0.9 * large_without, "{ty}: {large} of {large_without}");
         assert!(small > small_without, "{ty}: {small} of {small_without}");
         let of_old = packed("old.g2bx", Some(&old));
-        assert!(std::fs::read(of_old).expect("a file") == std::fs::read(with).expect("a file"), "{ty}");
+        assert!(weights(&of_old) == weights(&with), "{ty}");
     }
 }
 
@@ -148,6 +155,75 @@ fn experts_are_weighed_by_themselves() {
     for (with, without) in with.iter().zip(&without) {
         assert!(*with < 0.8 * without, "{with} of {without}");
     }
+}
+
+/// What llama.cpp collected for a layer of a real model, in both of its forms: the same weights.
+#[test]
+fn both_forms_of_real_data_give_the_same_weights() {
+    let layer = Tiny::new().format(encode::f32).with(|t| {
+        t.dim = 576;
+        t.hidden_dim = 1536;
+        t.n_heads = 9;
+        t.n_kv_heads = 3;
+        t.head_dim = 64;
+        t.n_layers = 1;
+    });
+    let place = Place::new(&layer);
+    let data = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/imatrix").join(name);
+    // Rows of 576 are whole blocks of the first two, those of 1536 of all.
+    for ty in ["Q4_0", "IQ4_NL", "Q3_K", "IQ3_XXS", "IQ2_S"] {
+        let packed = |name: &str, more: &[&dyn AsRef<std::ffi::OsStr>]| {
+            let options: [&dyn AsRef<std::ffi::OsStr>; 5] = [&"--type", &ty, &"--pure", &"--force", &"-q"];
+            weights(&place.packed(name, &[&options[..], more].concat()))
+        };
+        let new = packed("a.g2bx", &[&"--imatrix", &data("layer0.gguf")]);
+        let old = packed("b.g2bx", &[&"--imatrix", &data("layer0.dat")]);
+        // Of the latter the means were rounded: where two choices are as good as each other it may take the other one.
+        let differ = new.iter().zip(&old).filter(|(a, b)| a != b).count();
+        assert!(new.len() == old.len() && differ * 1000 <= new.len(), "{ty}: {differ} of {}", new.len());
+        let without = packed("c.g2bx", &[]);
+        let changed = new.iter().zip(&without).filter(|(a, b)| a != b).count();
+        assert!(changed * 20 > new.len(), "{ty}: only {changed} of {}", new.len());
+    }
+}
+
+/// The keys and types are those of `llama-quantize`.
+#[test]
+fn a_file_says_by_which_data_it_was_converted() {
+    let tiny = model().put("quantize.imatrix.file", |writer, key| {
+        writer.str(key, "an earlier one");
+    });
+    let place = Place::new(&tiny);
+    let (new, old) = (place.path("data.gguf"), place.path("data.dat"));
+    data(&new, &matrices(&tiny));
+    older(&old, &matrices(&tiny));
+    let said = |path: &Path| -> Vec<(String, String)> {
+        let file = g2bx::open(path).expect("a model");
+        let keys = file.meta().iter().filter(|(key, _)| key.starts_with("quantize."));
+        let shown = |value: Value<'_>| match value {
+            Value::Str(text) => String::from_utf8_lossy(text).into_owned(),
+            other => format!("{other:?}"),
+        };
+        keys.map(|(key, value)| (key.to_owned(), shown(value))).collect()
+    };
+    let expected = |file: &Path, rest: &[(&str, &str)]| -> Vec<(String, String)> {
+        let file = ("quantize.imatrix.file", &*file.to_string_lossy());
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        [&[file][..], rest].concat().iter().map(owned).collect()
+    };
+    let packed = place.packed("a.g2bx", &[&"--type", &"Q4_K", &"--imatrix", &new]);
+    let entries = ("quantize.imatrix.entries_count", "U32(14)");
+    let want =
+        [("quantize.imatrix.dataset", "some.txt"), entries, ("quantize.imatrix.chunks_count", "U32(12)")];
+    assert_eq!(said(&packed), expected(&new, &want));
+    let again = place.path("again.gguf");
+    good(&twinband(&[&"unpack", &packed, &again]));
+    assert_eq!(said(&again), expected(&new, &want));
+    // Data that does not say which text it saw; and none, which changes nothing of what was there.
+    let packed = place.packed("b.g2bx", &[&"--type", &"Q4_K", &"--imatrix", &old]);
+    assert_eq!(said(&packed), expected(&old, &[entries, ("quantize.imatrix.chunks_count", "U32(9)")]));
+    let packed = place.packed("c.g2bx", &[&"--type", &"Q4_K"]);
+    assert_eq!(said(&packed), expected(Path::new("an earlier one"), &[]));
 }
 
 #[test]

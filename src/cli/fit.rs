@@ -17,7 +17,7 @@ use super::{Ui, report};
 use crate::g2bx;
 use crate::head::EngineOptions;
 use crate::host::Host;
-use crate::model::{Outline, StateError};
+use crate::model::{self, Outline, StateError};
 use crate::tokenizer::{Options, Tokenizer};
 
 /// Tell how much memory a model needs and whether this machine has it
@@ -93,7 +93,7 @@ struct Swap {
 
 impl Swap {
     fn new(folder: &Path) -> Self {
-        Self { folder: folder.display().to_string(), available_bytes: Host::disk_room(folder) }
+        Self { folder: folder.display().to_string(), available_bytes: model::room(folder).ok() }
     }
 }
 

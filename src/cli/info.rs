@@ -12,7 +12,7 @@ use super::{Ui, report};
 use crate::g2bx;
 use crate::gguf::{Array, Container, Error, Fault, File, Meta, SplitFault, TensorInfo, Value, printable};
 use crate::kernel::format::{self, GgmlType, Layout};
-use crate::model::{Model, arch};
+use crate::model::{Model, arch, names};
 use crate::tokenizer::{self, Tokenizer};
 
 /// Show what is in a model file: architecture, dimensions, tensor types, memory of the KV cache, what can run
@@ -174,7 +174,7 @@ impl Summary {
             bits_per_weight: weight_bytes.filter(|_| parameters > 0).map(bits),
             dimensions: Dimensions::of(file, architecture.as_deref()),
             types,
-            tied_head: file.tensor("token_embd.weight").is_some() && file.tensor("output.weight").is_none(),
+            tied_head: names::head(file).is_some_and(|head| head.name == names::EMBEDDING),
             kv_bytes_per_1k_tokens: architecture.as_deref().and_then(|arch| kv_bytes(meta, arch)),
             tokenizer: TokenizerInfo {
                 model: text("tokenizer.ggml.model"),
@@ -259,7 +259,7 @@ impl Dimensions {
             experts: get("expert_count").filter(|&n| n > 0),
             experts_used: get("expert_used_count").filter(|&n| n > 0),
             sliding_window: get("attention.sliding_window").filter(|&n| n > 0),
-            vocab: rows("token_embd.weight").or(array_len(meta, "tokenizer.ggml.tokens")),
+            vocab: rows(names::EMBEDDING).or(array_len(meta, "tokenizer.ggml.tokens")),
             context: get("context_length"),
         }
     }

@@ -15,6 +15,8 @@ use crate::gguf::part_file::PartFile;
 use crate::gguf::write::{FILE_TYPE, Writer};
 use crate::gguf::{File, TensorInfo, Value, printable};
 use crate::kernel::format::{self, GgmlType, Layout};
+use crate::model::names::{EMBEDDING, HEAD};
+use crate::surgery::importance::Importance;
 use crate::surgery::quantize;
 
 pub mod copy;
@@ -119,7 +121,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     let layout = |tensor: &TensorInfo, ty| {
         if args.no_interleave { Layout::Rows } else { chosen_layout(tensor, ty) }
     };
-    let mut writer = g2bx::write::Writer::new(metadata(&file, recipe.file_type()));
+    let mut writer = g2bx::write::Writer::new(metadata(&file, recipe.file_type(), importance.as_ref()));
     for (tensor, choice) in plan() {
         writer
             .tensor(&tensor.name, &tensor.dims[..tensor.n_dims], choice.ty, layout(tensor, choice.ty))
@@ -187,24 +189,30 @@ fn names(tensors: &[&TensorInfo]) -> String {
 }
 
 /// The order in which the kernels read a tensor: matrices in groups of rows. Not so the embedding, of which single rows
-/// are read, and the head, whose rows may go to a device.
+/// are read, and the head, of which decoding was no faster for it and devices are given rows.
 fn chosen_layout(tensor: &TensorInfo, ty: GgmlType) -> Layout {
     let by_groups = tensor.n_dims == 2
         && format::of(ty).is_some_and(|format| format.act().is_some())
-        && ![recipe::EMBEDDING, recipe::HEAD].contains(&tensor.name.as_str());
+        && ![EMBEDDING, HEAD].contains(&tensor.name.as_str());
     if by_groups { Layout::Rows8 } else { Layout::Rows }
 }
 
-/// The file's metadata, without what says how it was split, and with what the file is to say of its types.
-pub fn metadata(file: &File, file_type: FileType) -> Writer {
+/// The file's metadata, without what says how it was split, and with what the file is to say of its types and of the data
+/// by which it is converted.
+pub fn metadata(file: &File, file_type: FileType, importance: Option<&Importance>) -> Writer {
     let mut writer = Writer::new();
-    for (key, value) in file.meta().iter().filter(|(key, _)| !SPLIT_KEYS.contains(key)) {
+    let kept =
+        |key: &str| !SPLIT_KEYS.contains(&key) && !(importance.is_some() && weigh::KEYS.contains(&key));
+    for (key, value) in file.meta().iter().filter(|(key, _)| kept(key)) {
         let value = match file_type {
             FileType::Number(number) if key == FILE_TYPE => Value::U32(number),
             FileType::None if key == FILE_TYPE => continue,
             _ => value,
         };
         writer.value(key, value);
+    }
+    if let Some(importance) = importance {
+        weigh::note(importance, &mut writer);
     }
     writer
 }

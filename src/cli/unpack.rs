@@ -34,7 +34,7 @@ pub struct Args {
 pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     let file = g2bx::open(&args.input)?;
     pack::not_itself(&file, &args.output)?;
-    let mut writer = pack::metadata(&file, pack::FileType::Kept);
+    let mut writer = pack::metadata(&file, pack::FileType::Kept, None);
     for tensor in file.tensors() {
         writer
             .tensor(&tensor.name, &tensor.dims[..tensor.n_dims], tensor.ty)

@@ -115,6 +115,9 @@ pub struct HeadMatrix {
     pub cols: u32,
     /// Bytes of a row.
     pub row_bytes: u32,
+    /// Whether rows lie in groups of eight, as [`Layout::Rows8`](crate::kernel::format::Layout) has them; otherwise one after
+    /// the other.
+    pub interleaved: bool,
     /// ggml code of the format.
     pub format: u32,
     /// The form of the activations it is multiplied by.

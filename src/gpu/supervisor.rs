@@ -173,7 +173,7 @@ impl Supervisor {
 
     /// Starts a worker up to the point where it takes jobs.
     fn start(&self, store: &Store, generation: u32) -> Result<(Ready, Process), Lost> {
-        let HeadMatrix { cols, row_bytes, format, activations, .. } = self.matrix;
+        let HeadMatrix { cols, row_bytes, interleaved, format, activations, .. } = self.matrix;
         let rows = self.rows.clone();
         let count = rows.end - rows.start;
         // A fresh one every time: a worker that is stopped may still wake up and write to its own.
@@ -198,7 +198,8 @@ impl Supervisor {
             starting.greet(patience.greeting)?;
             let device = starting.open(open(&self.options, store), patience.open)?;
             let offset = self.matrix.offset + u64::from(rows.start) * u64::from(row_bytes);
-            let load = Load { matrix: 0, format, cols, row_bytes, offset, first: rows.start, rows: count };
+            let (first, rows) = (rows.start, count);
+            let load = Load { matrix: 0, format, cols, row_bytes, offset, first, rows, interleaved };
             starting.load(load, patience.load + Duration::from_secs(bytes / LOAD_RATE))?;
             Ok(device)
         };

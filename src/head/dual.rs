@@ -9,13 +9,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::Head;
 use super::patience::{FIRST_JOBS, Job};
 use super::split::{Calibration, Step, Watch, forced_rows, median};
 use super::times::{JobTime, Times};
 use super::verify::{Checksum, full_compare_due, rows_to_check};
+use super::{Head, Operands};
 use crate::gpu::{self, Activations, Gpu, GpuOptions, HeadMatrix, Lost, Mode, State, Status, Store, TILE};
-use crate::kernel::format::ActBlock;
+use crate::kernel::format::{ActBlock, Layout};
 use crate::kernel::op::matmul::Input;
 use crate::kernel::op::quantize::SUM;
 use crate::kernel::par::Team;
@@ -203,6 +203,7 @@ impl Dual {
         logits: &mut [f32],
     ) -> Result<(), EvalError> {
         head.prepare(position, hidden)?;
+        let of = Operands { model, team, hidden };
         self.rows = self.device_rows(model);
         self.tell();
         let first = self.vocab - self.rows;
@@ -215,12 +216,12 @@ impl Dual {
         let started = Instant::now();
         let Some(ticket) = ticket else {
             self.rows = 0;
-            let finite = head.band(model, team, hidden, 0..self.vocab, logits);
+            let finite = head.band(of, 0..self.vocab, logits);
             self.took(started.elapsed(), None);
             return done(finite, position);
         };
         let (own, device) = logits.split_at_mut(first);
-        let mut finite = own.is_empty() || head.band(model, team, hidden, 0..first, own);
+        let mut finite = own.is_empty() || head.band(of, 0..first, own);
         let cpu = started.elapsed();
         remember(&mut self.cpu_row, cpu, first);
         let patience = self.patience();
@@ -232,13 +233,13 @@ impl Dual {
         self.answered += u64::from(answer.is_ok());
         self.late = matches!(answer, Err(Lost::Late { .. }));
         let right = match &answer {
-            Ok(_) => self.verify(head, model, team, hidden, device),
+            Ok(_) => self.verify(head, of, device),
             Err(_) => false,
         };
         finite &= if right {
             head.finish(model, first..self.vocab, device)
         } else {
-            head.band(model, team, hidden, first..self.vocab, device)
+            head.band(of, first..self.vocab, device)
         };
         let device = answer.ok().map(|d| d.total.min(d.device + ROUND_TRIP));
         if let Some(time) = device {
@@ -356,14 +357,7 @@ impl Dual {
     }
 
     /// Whether the device's products (`out`, of the last rows) are what the CPU computes. If not, the device is dropped.
-    fn verify(
-        &mut self,
-        head: &mut Head,
-        model: &Model<'_>,
-        team: &Team,
-        hidden: &[f32],
-        out: &[f32],
-    ) -> bool {
+    fn verify(&mut self, head: &mut Head, of: Operands<'_, '_>, out: &[f32]) -> bool {
         self.tokens += 1;
         let first = self.vocab - out.len();
         let spot = match &self.checksum {
@@ -372,11 +366,7 @@ impl Dual {
             }
             _ => false,
         };
-        let wrong = if spot {
-            self.wrong_by_spot(head, model, hidden, out)
-        } else {
-            self.wrong_by_full(head, model, team, hidden, out)
-        };
+        let wrong = if spot { self.wrong_by_spot(head, of, out) } else { self.wrong_by_full(head, of, out) };
         match wrong {
             None => true,
             Some(what) => {
@@ -386,24 +376,18 @@ impl Dual {
         }
     }
 
-    fn wrong_by_spot(
-        &mut self,
-        head: &mut Head,
-        model: &Model<'_>,
-        hidden: &[f32],
-        out: &[f32],
-    ) -> Option<String> {
+    fn wrong_by_spot(&mut self, head: &mut Head, of: Operands<'_, '_>, out: &[f32]) -> Option<String> {
         let first = self.vocab - out.len();
         rows_to_check(out, self.tokens, &mut self.check);
         for &i in &self.check {
             let (row, mut want) = (first + i, [0.0]);
-            head.products(model, hidden, row..row + 1, &mut want);
+            head.products(of, row..row + 1, &mut want);
             if want[0].to_bits() != out[i].to_bits() {
                 return Some(difference(row, out[i], want[0]));
             }
         }
         let sum = self.checksum.as_ref()?;
-        decode(&head.input(hidden, model.config.dim), &mut self.decoded);
+        decode(&head.input(of.hidden, of.model.config.dim), &mut self.decoded);
         let check = sum.check(&self.decoded, out);
         (!check.passes()).then(|| {
             format!(
@@ -413,17 +397,10 @@ impl Dual {
         })
     }
 
-    fn wrong_by_full(
-        &mut self,
-        head: &mut Head,
-        model: &Model<'_>,
-        team: &Team,
-        hidden: &[f32],
-        out: &[f32],
-    ) -> Option<String> {
+    fn wrong_by_full(&mut self, head: &mut Head, of: Operands<'_, '_>, out: &[f32]) -> Option<String> {
         let first = self.vocab - out.len();
         self.band.resize(out.len(), 0.0);
-        head.raw_band(model, team, hidden, first..self.vocab, &mut self.band);
+        head.raw_band(of, first..self.vocab, &mut self.band);
         let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
         let at = out.iter().zip(&self.band).position(|pair| !same(pair))?;
         Some(difference(first + at, out[at], self.band[at]))
@@ -485,8 +462,8 @@ fn matrix(model: &Model<'_>, exact: bool) -> Result<HeadMatrix, String> {
         return Err("--exact computes on the CPU alone".to_owned());
     }
     let w = &model.weights.output.w;
-    let why = "the head does not lie row after row in a file that a worker can open";
-    let (file, offset) = model.output_in_file().ok_or(why)?;
+    let why = "the head does not lie in a file that a worker can open";
+    let (file, offset, layout) = model.output_in_file().ok_or(why)?;
     let small = |n: usize| u32::try_from(n).map_err(|_| "the head is too large".to_owned());
     Ok(HeadMatrix {
         file,
@@ -494,6 +471,7 @@ fn matrix(model: &Model<'_>, exact: bool) -> Result<HeadMatrix, String> {
         rows: small(w.rows())?,
         cols: small(w.cols())?,
         row_bytes: small(w.row_bytes())?,
+        interleaved: layout == Layout::Rows8,
         format: w.format().ty.0,
         activations: match w.format().act() {
             None => Activations::F32,

@@ -31,8 +31,21 @@ pub struct Head {
     scales: Vec<f32>,
     sums: Vec<i16>,
     scratch: Vec<Scratch>,
+    /// The logits of a part of the rows, where the head does not stay in memory.
+    part: Vec<f32>,
     /// The [`rank`] of the largest logit of the rows that are finished.
     best: AtomicU64,
+}
+
+/// What a band of the head is computed from.
+#[derive(Clone, Copy)]
+pub struct Operands<'a, 'f> {
+    /// Whose head.
+    pub model: &'a Model<'f>,
+    /// The threads.
+    pub team: &'a Team,
+    /// Hidden vectors that were [prepared](Head::prepare), `[tokens][dim]`.
+    pub hidden: &'a [f32],
 }
 
 impl Head {
@@ -51,6 +64,7 @@ impl Head {
             scales: vec![0.0; n / form.map_or(1, ActBlock::elements)],
             sums: vec![0; n / SUM],
             scratch: (0..threads).map(|_| Scratch::default()).collect(),
+            part: Vec::new(),
             best: AtomicU64::new(0),
         }
     }
@@ -76,7 +90,7 @@ impl Head {
         logits: &mut [f32],
     ) -> Result<(), EvalError> {
         self.prepare(position, hidden)?;
-        if self.band(model, team, hidden, 0..model.config.vocab, logits) {
+        if self.band(Operands { model, team, hidden }, 0..model.config.vocab, logits) {
             Ok(())
         } else {
             Err(non_finite(position, "a logit"))
@@ -107,65 +121,37 @@ impl Head {
         Input { f32: hidden, n: dim, b32: form(ActBlock::B32), b256: form(ActBlock::B256) }
     }
 
-    /// The logits of some rows, of vectors that were prepared; `out` is `[tokens][rows]`. False if one is not finite.
-    pub fn band(
-        &mut self,
-        model: &Model<'_>,
-        team: &Team,
-        hidden: &[f32],
-        rows: Range<usize>,
-        out: &mut [f32],
-    ) -> bool {
-        self.compute(model, team, hidden, rows, out, true)
+    /// The logits of some rows; `out` is `[tokens][rows]`. False if one is not finite.
+    pub fn band(&mut self, of: Operands<'_, '_>, rows: Range<usize>, out: &mut [f32]) -> bool {
+        self.compute(of, rows, out, true)
     }
 
     /// As [`Head::band`], but the products alone, before anything is added to them.
-    pub fn raw_band(
-        &mut self,
-        model: &Model<'_>,
-        team: &Team,
-        hidden: &[f32],
-        rows: Range<usize>,
-        out: &mut [f32],
-    ) {
-        self.compute(model, team, hidden, rows, out, false);
+    pub fn raw_band(&mut self, of: Operands<'_, '_>, rows: Range<usize>, out: &mut [f32]) {
+        self.compute(of, rows, out, false);
     }
 
     /// All rows at once, or in parts where the head does not stay in memory.
-    fn compute(
-        &mut self,
-        model: &Model<'_>,
-        team: &Team,
-        hidden: &[f32],
-        rows: Range<usize>,
-        out: &mut [f32],
-        finish: bool,
-    ) -> bool {
-        let Some(step) = model.head_step().filter(|&step| step < rows.len()) else {
-            return self.rows(model, team, hidden, rows, out, finish);
+    fn compute(&mut self, of: Operands<'_, '_>, rows: Range<usize>, out: &mut [f32], finish: bool) -> bool {
+        let Some(step) = of.model.head_step().filter(|&step| step < rows.len()) else {
+            return self.rows(of, rows, out, finish);
         };
         let part = |start: usize| start..(start + step).min(rows.end);
-        let (width, mut finite, mut some) = (rows.len(), true, Vec::new());
+        let (width, mut finite, mut some) = (rows.len(), true, std::mem::take(&mut self.part));
         for start in rows.clone().step_by(step) {
             some.resize(part(start).len() * (out.len() / width), 0.0);
-            finite &= self.rows(model, team, hidden, part(start), &mut some, finish);
+            finite &= self.rows(of, part(start), &mut some, finish);
             for (some, out) in some.chunks_exact(part(start).len()).zip(out.chunks_exact_mut(width)) {
                 out[start - rows.start..][..some.len()].copy_from_slice(some);
             }
-            model.after_head(Some(part(start)));
+            of.model.after_head(Some(part(start)));
         }
+        self.part = some;
         finite
     }
 
-    fn rows(
-        &mut self,
-        model: &Model<'_>,
-        team: &Team,
-        hidden: &[f32],
-        rows: Range<usize>,
-        out: &mut [f32],
-        finish: bool,
-    ) -> bool {
+    fn rows(&mut self, of: Operands<'_, '_>, rows: Range<usize>, out: &mut [f32], finish: bool) -> bool {
+        let Operands { model, team, hidden } = of;
         let w = model.weights.output.w.part(rows.clone());
         let mut scratch = std::mem::take(&mut self.scratch);
         let finite = AtomicBool::new(true);
@@ -192,11 +178,11 @@ impl Head {
         finite.into_inner()
     }
 
-    /// The products of some rows with one prepared vector, before anything is added to them; on this thread.
-    pub fn products(&mut self, model: &Model<'_>, hidden: &[f32], rows: Range<usize>, out: &mut [f32]) {
-        let w = model.weights.output.w.part(rows.clone());
+    /// The products of some rows with one vector, before anything is added to them; on this thread.
+    pub fn products(&mut self, of: Operands<'_, '_>, rows: Range<usize>, out: &mut [f32]) {
+        let w = of.model.weights.output.w.part(rows.clone());
         let mut scratch = self.scratch.pop().unwrap_or_default();
-        let input = self.input(hidden, model.config.dim);
+        let input = self.input(of.hidden, of.model.config.dim);
         matmul(self.isa, self.exact, w, &input, &mut Cols::whole(out, rows.len()), &mut scratch);
         self.scratch.push(scratch);
     }

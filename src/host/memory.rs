@@ -50,12 +50,6 @@ impl Host {
         }
     }
 
-    /// Bytes that can be written to the disk of this folder; `None` if the system does not say.
-    pub fn disk_room(folder: &Path) -> Option<u64> {
-        let disk = nix::sys::statvfs::statvfs(folder).ok()?;
-        Some(disk.blocks_available().saturating_mul(disk.fragment_size()))
-    }
-
     /// What this process holds now; zeros if the system does not say.
     pub fn resident(&self) -> Resident {
         let bytes = |name| self.field("/proc/self/status", name).and_then(|v| parse_kib(&v)).unwrap_or(0);

@@ -6,6 +6,7 @@ pub mod config;
 mod error;
 mod forward;
 mod kv;
+pub mod names;
 mod outline;
 mod pass;
 pub mod state;
@@ -19,7 +20,7 @@ pub use forward::forward;
 pub use kv::KvType;
 pub use outline::Outline;
 pub use state::{Plan, State, StateOptions};
-pub use storage::Place;
+pub use storage::{Place, room};
 pub use stream::Parts;
 pub use weights::Weights;
 
@@ -60,11 +61,9 @@ impl<'f> Model<'f> {
         Ok(Self { config, weights, outline, file, stream: None, rope, rope_local, warnings })
     }
 
-    /// The open file that holds the output matrix row after row, and where in it; `None` if the model is only in memory, or
-    /// the rows are interleaved.
-    pub fn output_in_file(&self) -> Option<(std::fs::File, u64)> {
-        let tensor = self.file.tensor("output.weight").or_else(|| self.file.tensor("token_embd.weight"));
-        let tensor = tensor.filter(|tensor| tensor.layout == Layout::Rows)?;
-        Some((self.file.part_file(tensor)?, tensor.offset()))
+    /// The open file that holds the output matrix, where in it, and in which order; `None` if the model is only in memory.
+    pub fn output_in_file(&self) -> Option<(std::fs::File, u64, Layout)> {
+        let tensor = names::head(self.file)?;
+        Some((self.file.part_file(tensor)?, tensor.offset(), tensor.layout))
     }
 }

@@ -2,8 +2,8 @@
 
 use super::acts::Blocks;
 use super::weights::{Layer, Weights};
-use super::{Config, LoadError, arch};
-use crate::gguf::File;
+use super::{Config, LoadError, arch, names};
+use crate::gguf::{File, TensorInfo};
 use crate::kernel::format::{ActBlock, Matrix};
 
 /// The matrices of a layer.
@@ -67,7 +67,7 @@ impl Outline {
             head: weights.output.w.format().act(),
             vector_bytes: weights.vector_bytes,
             layer_bytes: (0..config.n_layers).map(layer).collect(),
-            head_bytes: bytes("output.weight").or_else(|| bytes("token_embd.weight")).unwrap_or(0),
+            head_bytes: names::head(file).and_then(TensorInfo::bytes).unwrap_or(0),
             config,
         }
     }

@@ -4,7 +4,7 @@
 use std::io;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use memmap2::{MmapMut, MmapOptions};
 
@@ -78,12 +78,17 @@ impl<T: Plain> DerefMut for Storage<T> {
     }
 }
 
+/// Bytes that can be written to the disk of this folder.
+pub fn room(folder: &Path) -> io::Result<u64> {
+    let disk = nix::sys::statvfs::statvfs(folder)?;
+    Ok(disk.blocks_available().saturating_mul(disk.fragment_size()))
+}
+
 /// A file of this length in the folder, mapped, all of it allocated. It never has a name, so it can meet no other file.
-fn in_file(folder: &std::path::Path, bytes: usize) -> io::Result<MmapMut> {
-    let file = tempfile::tempfile_in(folder)?;
+fn in_file(folder: &Path, bytes: usize) -> io::Result<MmapMut> {
     // Some file systems fill up before they say that there is no room.
-    let disk = nix::sys::statvfs::fstatvfs(&file)?;
-    let room = disk.blocks_available().saturating_mul(disk.fragment_size());
+    let room = room(folder)?;
+    let file = tempfile::tempfile_in(folder)?;
     if (room as u128) < bytes as u128 {
         return Err(io::Error::other(format!("the disk has {room} bytes left")));
     }

@@ -3,6 +3,7 @@
 use super::acts::Blocks;
 use super::config::Config;
 use super::error::LoadError;
+use super::names;
 use crate::gguf::{File, TensorInfo};
 use crate::kernel::format::{ActBlock, Matrix, all, of};
 use crate::kernel::isa::Isa;
@@ -165,7 +166,7 @@ fn required(c: &Config) -> impl Iterator<Item = String> {
         let parts = ALWAYS.into_iter().chain(some(qk_norm, QK_NORM)).chain(some(post_norms, POST_NORMS));
         parts.map(move |part| format!("blk.{l}.{part}.weight"))
     });
-    ["token_embd.weight".to_owned(), "output_norm.weight".to_owned()].into_iter().chain(blocks)
+    [names::EMBEDDING.to_owned(), "output_norm.weight".to_owned()].into_iter().chain(blocks)
 }
 
 struct Loader<'f> {
@@ -178,12 +179,10 @@ struct Loader<'f> {
 
 impl<'f> Loader<'f> {
     fn all(&mut self, c: &Config) -> Result<Weights<'f>, LoadError> {
-        let token_embd = self.matrix("token_embd.weight", c.vocab, c.dim)?;
+        let token_embd = self.matrix(names::EMBEDDING, c.vocab, c.dim)?;
         let output_norm = self.vector("output_norm.weight", c.dim)?;
-        let output = match self.file.tensor("output.weight") {
-            Some(_) => self.matrix("output.weight", c.vocab, c.dim)?,
-            None => token_embd,
-        };
+        let output =
+            if names::is_tied(self.file) { token_embd } else { self.matrix(names::HEAD, c.vocab, c.dim)? };
         let bias = self.optional_vector("output.bias", c.vocab)?.map(Then::Bias);
         let output = Linear { w: output, then: [bias, None] };
         let rope_factors = self.optional_vector("rope_freqs.weight", c.rope.n_rot / 2)?;

@@ -108,6 +108,7 @@ impl Fixture {
             rows: ROWS,
             cols: COLS as u32,
             row_bytes: self.row_bytes as u32,
+            interleaved: false,
             format: self.format,
             activations: Activations::Q8 { block: 32 },
         }

@@ -28,12 +28,24 @@ struct Bench {
 
 impl Bench {
     fn new(driver: &Software, format: Format, rows: usize, cols: usize, env: &[(&str, &str)]) -> Self {
+        Self::laid_out(driver, format, (rows, cols), env, false)
+    }
+
+    /// With the rows of the file in groups of eight, or one after the other.
+    fn laid_out(
+        driver: &Software,
+        format: Format,
+        (rows, cols): (usize, usize),
+        env: &[(&str, &str)],
+        interleaved: bool,
+    ) -> Self {
         let mut random = Random((rows * 31 + cols) as u64);
         let weights = matrix(format, rows, cols, &mut random);
         // The rows need not begin where the file does, nor be the first of their matrix.
         let before = 52usize;
         let first = 3 * TILE;
-        let file: Vec<u8> = std::iter::repeat_n(0xee, before).chain(weights.iter().copied()).collect();
+        let stored = if interleaved { in_groups(format, cols, &weights) } else { weights.clone() };
+        let file: Vec<u8> = std::iter::repeat_n(0xee, before).chain(stored).collect();
         let layout =
             Layout { cols: cols as u32, activations: format.activations(), rows: rows as u32, slots: 2 };
         let data = Data::new(layout, &file);
@@ -49,6 +61,7 @@ impl Bench {
             offset: before as u64,
             first,
             rows: rows as u32,
+            interleaved,
         };
         let loaded = worker.load(load).expect(&what);
         assert!(loaded.bytes >= weights.len() as u64);
@@ -76,6 +89,18 @@ impl Bench {
     }
 }
 
+/// Rows in groups of eight, the last of what is left: block b of row i of a group of r rows is its block `b r + i`.
+fn in_groups(format: Format, cols: usize, weights: &[u8]) -> Vec<u8> {
+    let (block, bytes) = format.geometry();
+    let blocks = cols / block;
+    let rows: Vec<Vec<&[u8]>> =
+        weights.chunks(blocks * bytes).map(|row| row.chunks(bytes).collect()).collect();
+    rows.chunks(8)
+        .flat_map(|group| (0..blocks).flat_map(move |b| group.iter().flat_map(move |row| row[b])))
+        .copied()
+        .collect()
+}
+
 /// Row lengths with an odd and an even number of blocks, and for f16 with a part of a step.
 fn lengths(format: Format) -> [usize; 2] {
     match format.geometry().0 {
@@ -96,6 +121,22 @@ fn every_format_gives_the_cpus_bits() {
                 for (first, rows) in [(64, 1), (960, 43), (128, 700), (0, 0), (0, 64)] {
                     bench.check(0, 0, first, rows);
                 }
+            }
+        }
+    }
+}
+
+/// A last group of three rows; and many buffers and submits, some of which begin in the middle of what is read at once.
+#[test]
+fn rows_in_groups_of_eight_are_taken_apart() {
+    for driver in drivers() {
+        for format in ALL.into_iter().filter(|format| format.geometry().0 > 1) {
+            let cut = format!("nan,chunk={}", format.geometry().1 * 3 * 64 * 3 + 1000);
+            for env in [&[(TEST, "nan")][..], &[(TEST, &cut)]] {
+                let shape = (1003, lengths(format)[0]);
+                let mut bench = Bench::laid_out(&driver, format, shape, env, true);
+                bench.check(0, 0, 0, 1003);
+                bench.check(4, 1, 960, 43);
             }
         }
     }
@@ -247,8 +288,16 @@ fn a_matrix_is_replaced_by_one_of_the_same_number() {
         bench.weights.drain(..36);
         bench.rows = 299;
         bench.first = 0;
-        let load =
-            Load { matrix: 7, format: 2, cols: 64, row_bytes: 36, offset: 52 + 36, first: 0, rows: 299 };
+        let load = Load {
+            matrix: 7,
+            format: 2,
+            cols: 64,
+            row_bytes: 36,
+            offset: 52 + 36,
+            first: 0,
+            rows: 299,
+            interleaved: false,
+        };
         bench.worker.load(load).expect("rows");
         bench.check(0, 0, 0, 299);
     }
@@ -265,7 +314,16 @@ fn the_pipeline_cache_is_only_an_optimisation() {
             let mut worker = Worker::start(&[], Some(&data));
             let cache = Some(cache.display().to_string());
             worker.open(Open { cache, ..driver.open() }).expect("a device");
-            let load = Load { matrix: 0, format: 2, cols: 32, row_bytes: 18, offset: 0, first: 0, rows: 64 };
+            let load = Load {
+                matrix: 0,
+                format: 2,
+                cols: 32,
+                row_bytes: 18,
+                offset: 0,
+                first: 0,
+                rows: 64,
+                interleaved: false,
+            };
             worker.load(load).expect("rows");
             worker.run(Job { matrix: 0, slot: 0, first: 0, rows: 64 }).expect("results");
         };
@@ -285,7 +343,16 @@ fn the_pipeline_cache_is_only_an_optimisation() {
 #[test]
 fn what_does_not_fit_is_refused_by_name() {
     let Some(driver) = drivers().into_iter().next() else { return };
-    let good = Load { matrix: 0, format: 2, cols: 64, row_bytes: 36, offset: 0, first: 0, rows: 64 };
+    let good = Load {
+        matrix: 0,
+        format: 2,
+        cols: 64,
+        row_bytes: 36,
+        offset: 0,
+        first: 0,
+        rows: 64,
+        interleaved: false,
+    };
     let layout = Layout { cols: 64, activations: Format::Q4_0.activations(), rows: 64, slots: 2 };
     let data = Data::new(layout, &[0; 36 * 64]);
     let start = || {
@@ -297,6 +364,8 @@ fn what_does_not_fit_is_refused_by_name() {
         (Load { format: 9999, ..good }, FaultCode::Format),
         (Load { row_bytes: 35, ..good }, FaultCode::Input),
         (Load { format: 12, ..good }, FaultCode::Input),
+        // Blocks of one element cannot lie side by side.
+        (Load { format: 1, cols: 18, interleaved: true, ..good }, FaultCode::Input),
         (Load { offset: 1, ..good }, FaultCode::Input),
         (Load { offset: u64::MAX, ..good }, FaultCode::Input),
         (Load { first: 1, ..good }, FaultCode::Input),

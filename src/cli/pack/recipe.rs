@@ -5,11 +5,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use crate::gguf::write::file_type;
 use crate::gguf::{File, TensorInfo};
 use crate::kernel::format::{self, GgmlType};
+use crate::model::names::{self, EMBEDDING, HEAD};
 use crate::surgery::mix::Mix;
 use crate::surgery::quantize;
-
-pub const EMBEDDING: &str = "token_embd.weight";
-pub const HEAD: &str = "output.weight";
 
 /// What `--type` names.
 #[derive(Clone, Copy, Debug)]
@@ -146,8 +144,7 @@ impl Recipe {
         if tensor.n_dims != 2 || !name.ends_with(".weight") {
             return None;
         }
-        let tied = file.tensor(HEAD).is_none();
-        if self.head.is_some() && name == if tied { EMBEDDING } else { HEAD } {
+        if self.head.is_some() && names::head(file).is_some_and(|head| head.name == name) {
             return self.head;
         }
         let Some(Target::One(wished)) = self.matrices else { return None };

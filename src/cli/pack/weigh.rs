@@ -2,12 +2,36 @@
 
 use std::path::Path;
 
-use super::recipe::{Choice, EMBEDDING, HEAD};
+use super::recipe::Choice;
 use super::{names, printable};
 use crate::cli::{Ui, Usage};
 use crate::gguf::TensorInfo;
+use crate::gguf::write::Writer;
+use crate::model::names::{EMBEDDING, HEAD};
 use crate::surgery::importance::Importance;
 use crate::surgery::quantize;
+
+/// Keys that say by what data a file was converted, as `llama-quantize` writes them.
+pub const KEYS: [&str; 4] = [
+    "quantize.imatrix.file",
+    "quantize.imatrix.dataset",
+    "quantize.imatrix.entries_count",
+    "quantize.imatrix.chunks_count",
+];
+
+/// Notes the data in the metadata of the file that is to be written.
+pub fn note(importance: &Importance, meta: &mut Writer) {
+    let [file, dataset, entries, chunks] = KEYS;
+    let origin = importance.origin();
+    meta.str(file, &importance.path().to_string_lossy());
+    if let Some(name) = &origin.dataset {
+        meta.str(dataset, name);
+    }
+    meta.u32(entries, u32::try_from(importance.len()).unwrap_or(u32::MAX));
+    if let Some(n) = origin.chunks {
+        meta.u32(chunks, n);
+    }
+}
 
 /// Opens the file, if there is one, and says for which tensors it has nothing. Data that is of use for none of them is an
 /// error, and so is data of another shape.

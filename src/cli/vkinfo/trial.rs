@@ -93,6 +93,7 @@ impl Trial {
             rows: small(rows),
             cols: small(self.cols),
             row_bytes: small(row_bytes),
+            interleaved: false,
             format: ty.0,
             activations: Activations::Q8 { block: 32 },
         };

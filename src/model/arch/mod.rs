@@ -11,6 +11,7 @@ mod qwen3;
 
 use super::config::{Activation, Config};
 use super::error::LoadError;
+use super::names;
 use crate::gguf::{self, Meta, Value};
 use crate::kernel::op::rope::{Scaling, Spec, Style};
 
@@ -97,7 +98,7 @@ fn plain(keys: &Keys<'_>, file: &gguf::File) -> Result<Config, LoadError> {
         head_dim,
         value_dim,
         // Rows of the embedding, which may be more than the tokenizer has tokens.
-        vocab: file.tensor("token_embd.weight").map_or(0, |t| t.dims[1] as usize),
+        vocab: file.tensor(names::EMBEDDING).map_or(0, |t| t.dims[1] as usize),
         train_ctx,
         norm_eps: keys
             .f32("attention.layer_norm_rms_epsilon")?

@@ -3,17 +3,17 @@
 //! ```text
 //! entries
 //! entries x ( length, name | calls | n | n x f32 )    means of squares, times the number of calls
-//! calls | length, name of the text                    may be missing
+//! pieces of text | length, name of the text           both may be missing, or the second
 //! ```
 
 use std::collections::BTreeMap;
 
-use super::ImportanceError;
+use super::{ImportanceError, Origin};
 use crate::gguf::{Cursor, Fault, Map, printable};
 
 /// More than any model has matrices.
 const ENTRIES: i32 = 100_000;
-/// The longest name, in bytes.
+/// The longest name of a matrix or a text, in bytes.
 const NAME: i32 = 1024;
 
 /// Where the numbers of an entry lie.
@@ -61,8 +61,8 @@ impl<'m> Reader<'m> {
     }
 }
 
-/// The entries of a file by name.
-pub(super) fn entries(map: &Map) -> Result<BTreeMap<String, Entry>, ImportanceError> {
+/// The entries of a file by name, and where its data comes from.
+pub(super) fn read(map: &Map) -> Result<(BTreeMap<String, Entry>, Origin), ImportanceError> {
     let mut reader = Reader { map, cursor: Cursor::new(map) };
     let n = reader.i32("the number of entries")?;
     if !(1..=ENTRIES).contains(&n) {
@@ -82,5 +82,14 @@ pub(super) fn entries(map: &Map) -> Result<BTreeMap<String, Entry>, ImportanceEr
         }
         entries.insert(name, Entry { at, bytes });
     }
-    Ok(entries)
+    let mut origin = Origin::default();
+    if reader.cursor.at() < map.len() {
+        let chunks = reader.i32("the number of pieces of text")?;
+        origin.chunks = u32::try_from(chunks).ok().filter(|&n| n > 0);
+    }
+    if reader.cursor.at() < map.len() {
+        let length = reader.length("the length of the text's name", NAME)?;
+        origin.dataset = Some(String::from_utf8_lossy(reader.take(length, "the text's name")?).into_owned());
+    }
+    Ok((entries, origin))
 }

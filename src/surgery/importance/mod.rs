@@ -8,6 +8,8 @@
 //! NAME.counts   [1, matrices]         how many inputs were summed
 //! ```
 //!
+//! and says in `imatrix.datasets` and `imatrix.chunk_count` which text it saw, and how many pieces of it.
+//!
 //! More matrices than one are experts; where all see every input there is but one count. The older form is in `legacy.rs`.
 //! Files are mapped; what is asked for is computed when it is asked for, so that memory stays small.
 
@@ -151,6 +153,16 @@ pub struct Importance {
     source: Source,
     /// By the name of the matrix.
     entries: BTreeMap<String, Entry>,
+    origin: Origin,
+}
+
+/// What a file says of where its data comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The file of the text; of several the first.
+    pub dataset: Option<String>,
+    /// How many pieces of it were read, if any.
+    pub chunks: Option<u32>,
 }
 
 enum Source {
@@ -185,11 +197,12 @@ impl Importance {
     fn from_map(map: Map) -> Result<Self, ImportanceError> {
         let this = if map.starts_with(b"GGUF") {
             let file = File::from_map(map, false)?;
-            let entries = pairs(&file)?;
-            Self { source: Source::Gguf(file), entries }
+            let (entries, origin) = (pairs(&file)?, Origin::of(&file)?);
+            Self { source: Source::Gguf(file), entries, origin }
         } else {
-            let entries = legacy::entries(&map)?.into_iter().map(|(k, v)| (k, Entry::Legacy(v))).collect();
-            Self { source: Source::Legacy(map), entries }
+            let (entries, origin) = legacy::read(&map)?;
+            let entries = entries.into_iter().map(|(k, v)| (k, Entry::Legacy(v))).collect();
+            Self { source: Source::Legacy(map), entries, origin }
         };
         for (name, entry) in &this.entries {
             this.check(name, entry)?;
@@ -197,7 +210,13 @@ impl Importance {
         Ok(this)
     }
 
-    fn path(&self) -> &Path {
+    /// Where it comes from.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
         match &self.source {
             Source::Gguf(file) => file.path(),
             Source::Legacy(map) => map.path(),
@@ -277,6 +296,15 @@ impl Importance {
             return Err(ImportanceError::Counts { path: path(), name: name(), sums, counts });
         }
         Ok(())
+    }
+}
+
+impl Origin {
+    /// What the metadata of a GGUF file says.
+    fn of(file: &File) -> Result<Self, ImportanceError> {
+        let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+        let dataset = file.meta().strings("imatrix.datasets")?.and_then(|mut all| all.next().map(text));
+        Ok(Self { dataset, chunks: file.meta().u32("imatrix.chunk_count")?.filter(|&n| n > 0) })
     }
 }
 

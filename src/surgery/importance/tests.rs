@@ -55,12 +55,72 @@ fn both_forms_say_what_columns_count() {
     );
     let mut file = legacy(&[("b", 1, &[1.0]), ("a", 3, &sums)]);
     assert_eq!(of(file.clone(), &tensor(4, 1)), want);
-    // The number of calls and the name of the text.
+    // How many pieces of text, and its name.
     file.extend([3, 0, 0, 0, 4, 0, 0, 0, b't', b'e', b'x', b't']);
     assert_eq!(of(file.clone(), &tensor(4, 1)), want);
     let mut other = tensor(4, 1);
     other.name = "c".to_owned();
     assert_eq!(of(file, &other), None);
+}
+
+#[test]
+fn both_forms_may_say_where_they_come_from() {
+    let origin = |bytes: Vec<u8>| Importance::from_bytes(bytes).map(|data| data.origin().clone());
+    let is = |dataset: Option<&str>, chunks| Origin { dataset: dataset.map(str::to_owned), chunks };
+    let old = |end: &[u8]| [&legacy(&[("a", 3, &[1.0])]), end].concat();
+    for (end, want) in [
+        (&b""[..], is(None, None)),
+        (b"\x03\0\0\0", is(None, Some(3))),
+        (b"\0\0\0\0\x01\0\0\0t", is(Some("t"), None)),
+        (b"\xff\xff\xff\xff", is(None, None)),
+    ] {
+        assert_eq!(origin(old(end)).expect("good data"), want, "{end:?}");
+    }
+    for (end, want) in [
+        (&b"\x03\0"[..], "cut short: the number of pieces of text at byte 21 needs 4 bytes, the file has 23"),
+        (b"\x03\0\0\0\0\0\0\0", "the length of the text's name is 0 at byte 25"),
+        (b"\x03\0\0\0\x05\0\0\0text", "cut short: the text's name at byte 29 needs 5 bytes"),
+    ] {
+        let said = refused(old(end));
+        assert!(said.contains(want), "{said}");
+    }
+
+    let mut writer = Writer::new();
+    writer.strings("imatrix.datasets", &["first", "second"]).u32("imatrix.chunk_count", 7);
+    for name in ["a.in_sum2", "a.counts"] {
+        writer.tensor(name, &[1, 1], GgmlType::F32).expect("a tensor");
+    }
+    let mut data = writer.begin(Vec::new()).expect("memory");
+    data.part(&[0; 4]).and_then(|data| data.part(&[0; 4])).expect("memory");
+    let bytes = data.finish().expect("memory");
+    assert_eq!(origin(bytes).expect("good data"), is(Some("first"), Some(7)));
+    let silent = gguf(&[("a.in_sum2", &[1, 1], &[1.0]), ("a.counts", &[1, 1], &[1.0])]);
+    assert_eq!(origin(silent).expect("good data"), is(None, None));
+}
+
+/// What llama.cpp's `llama-imatrix` collected for a layer of SmolLM2-135M, written by it in both forms: the older one has means
+/// that were rounded twice.
+#[test]
+fn llama_cpp_says_the_same_in_both_forms() {
+    let open = |name: &str| {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/imatrix"));
+        Importance::open(&folder.join(name)).expect("good data")
+    };
+    let (new, old) = (open("layer0.gguf"), open("layer0.dat"));
+    let origin = Origin { dataset: Some("calibration.txt".to_owned()), chunks: Some(48) };
+    assert_eq!((new.origin(), old.origin()), (&origin, &origin));
+    assert_eq!((new.len(), old.len()), (7, 7));
+    for (part, columns) in [("attn_q", 576), ("attn_output", 576), ("ffn_gate", 576), ("ffn_down", 1536)] {
+        let mut tensor = tensor(columns, 1);
+        tensor.name = format!("blk.0.{part}.weight");
+        let of = |data: &Importance| data.of(&tensor).expect("the same shape").expect("data of it");
+        let (new, old) = (of(&new), of(&old));
+        let (least, most) = new.iter().fold((f32::MAX, 0f32), |(a, b), &x| (a.min(x), b.max(x)));
+        assert!(most > 10.0 * least, "{part}: from {least} to {most}");
+        for (a, b) in new.iter().zip(&old) {
+            assert!((a - b).abs() <= 3.0 * f32::EPSILON * a, "{part}: {a} and {b}");
+        }
+    }
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use super::{Kind, Mix, T};
 use crate::gguf::{File, TensorInfo};
 use crate::kernel::format::GgmlType;
+use crate::model::names::{EMBEDDING, HEAD, is_tied};
 
-const EMBEDDINGS: [&str; 2] = ["token_embd.weight", "per_layer_token_embd.weight"];
-const HEAD: &str = "output.weight";
+const EMBEDDINGS: [&str; 2] = [EMBEDDING, "per_layer_token_embd.weight"];
 
 /// What a tensor is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Model {
             experts: get("expert_count").unwrap_or(0),
             shared: heads.checked_div(kv_heads).unwrap_or(0),
             seventy,
-            tied: file.tensor(HEAD).is_none(),
+            tied: is_tied(file),
             values: file.tensors().iter().filter(|t| Role::of(&t.name) == Role::Values).count() as i64,
             importance,
         }

@@ -189,6 +189,7 @@ mod tests {
                 offset: 1 << 40,
                 first: 64,
                 rows: 3,
+                interleaved: true,
             }),
             Message::Loaded(Loaded { bytes: 1 << 33, micros: 5 }),
             Message::Job(Job { matrix: 1, slot: 1, first: 64, rows: 3 }),

@@ -35,10 +35,13 @@ pub use message::{
 };
 
 /// Version of the messages. An engine and a worker that differ in it do not work together.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Rows that lie side by side on a device. Bands begin on multiples of it.
 pub const TILE: u32 = 64;
+
+/// Rows of a group in a file whose rows are interleaved. Tiles are whole groups.
+pub const GROUP: u32 = 8;
 
 /// The descriptor of the shared buffer in the worker.
 pub const SHARED_FD: i32 = 3;

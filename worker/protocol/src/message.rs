@@ -152,6 +152,9 @@ pub struct Load {
     pub first: u32,
     /// How many rows; the last tile may be partly filled.
     pub rows: u32,
+    /// Whether rows lie in groups of [`crate::GROUP`], the last of what is left: block 0 of each row of a group, block 1 of
+    /// each, and so on. Otherwise one row follows the other.
+    pub interleaved: bool,
 }
 
 /// An answer to [`Load`].

@@ -1,5 +1,6 @@
 //! Devices that can compute rows of a matrix.
 
+mod groups;
 mod null;
 mod vulkan;
 

@@ -33,6 +33,7 @@ use twinband_protocol::shm::{Activations, Part, Shared};
 use twinband_protocol::{Device, Done, Exit, Fault, FaultCode, Job, Load, Loaded, Report};
 
 use super::Backend;
+use super::groups::take_apart;
 use crate::sandbox;
 
 /// Words with a number, and whether it must be there.
@@ -243,7 +244,7 @@ impl Backend for Null {
         if activations != (Activations::Q8 { block: 32 }) {
             return Err(fault(FaultCode::Format, "only int8 activations in blocks of 32"));
         }
-        if load.cols as usize / 32 * format.block != load.row_bytes as usize {
+        if load.row_bytes == 0 || load.cols as usize / 32 * format.block != load.row_bytes as usize {
             return Err(fault(FaultCode::Input, "a row's bytes do not fit its elements"));
         }
         let bytes = u64::from(load.rows) * u64::from(load.row_bytes);
@@ -255,6 +256,10 @@ impl Backend for Null {
         model
             .read_exact_at(&mut weights, load.offset)
             .map_err(|e| fault(FaultCode::Input, format!("cannot read the model file: {e}")))?;
+        if load.interleaved {
+            let together = weights.clone();
+            take_apart(&together, load.row_bytes as usize, format.block, &mut weights);
+        }
         self.matrices.retain(|matrix| matrix.load.matrix != load.matrix);
         self.matrices.push(Matrix { load: *load, weights });
         Ok(Loaded { bytes, micros: started.elapsed().as_micros() as u64 })

@@ -19,7 +19,7 @@ use super::options::Options;
 use super::pace::Pace;
 use super::pack;
 use super::pipeline::{BINDINGS, PUSH_BYTES, Pipelines};
-use super::upload::upload;
+use super::upload::{Source, upload};
 
 /// Recorded jobs that are kept. The engine asks for one range of rows, and for others while it calibrates.
 const KEPT: usize = 8;
@@ -101,7 +101,8 @@ impl Matrix {
         let input = Input::new(gpu, format, load.cols, options)?;
         let results = vk::BufferUsageFlags::STORAGE_BUFFER;
         let output = Buffer::new(gpu, "results", u64::from(load.rows) * 4, results, Use::Output)?;
-        upload(gpu, shape, &chunks, model, load.offset)?;
+        let block = load.interleaved.then_some(format.bytes);
+        upload(gpu, shape, &chunks, &Source { file: model, offset: load.offset, block })?;
         let (descriptors, sets) = bind(gpu, pipelines, &chunks, &input, &output)?;
         Ok(Self {
             gpu: gpu.clone(),
@@ -282,6 +283,7 @@ fn check(load: &Load, model: &File, activations: Activations) -> Result<&'static
         && load.row_bytes > 0
         && load.first.checked_add(load.rows).is_some()
         && load.first.is_multiple_of(TILE)
+        && !(load.interleaved && format.block == 1)
         && activations == format.activations;
     if !fits {
         return Err(fault(FaultCode::Input, format!("{load:?} is no matrix of {}", format.name)));
