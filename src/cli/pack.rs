@@ -201,9 +201,8 @@ fn chosen_layout(tensor: &TensorInfo, ty: GgmlType) -> Layout {
 /// by which it is converted.
 pub fn metadata(file: &File, file_type: FileType, importance: Option<&Importance>) -> Writer {
     let mut writer = Writer::new();
-    let kept =
-        |key: &str| !SPLIT_KEYS.contains(&key) && !(importance.is_some() && weigh::KEYS.contains(&key));
-    for (key, value) in file.meta().iter().filter(|(key, _)| kept(key)) {
+    let replaced = |key: &str| importance.is_some() && weigh::KEYS.contains(&key);
+    for (key, value) in file.meta().iter().filter(|(key, _)| !SPLIT_KEYS.contains(key) && !replaced(key)) {
         let value = match file_type {
             FileType::Number(number) if key == FILE_TYPE => Value::U32(number),
             FileType::None if key == FILE_TYPE => continue,
