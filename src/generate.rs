@@ -10,6 +10,7 @@ pub mod memory;
 pub mod stop;
 mod text;
 
+use std::borrow::Cow;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,7 @@ pub struct Logits<'a> {
 /// What the loop asks of a tokenizer.
 pub trait Vocabulary {
     /// The bytes a token shows; may be part of a character.
-    fn piece(&self, id: u32) -> &[u8];
+    fn piece(&self, id: u32) -> Cow<'_, [u8]>;
 
     /// Whether the token ends a text (eos, eot, eom).
     fn is_end(&self, id: u32) -> bool;
@@ -209,7 +210,7 @@ impl<E: Engine> Session<E> {
             if !request.ignore_end && vocabulary.is_end(id) {
                 break StopReason::End(id);
             }
-            let stopped = text.push(vocabulary.piece(id));
+            let stopped = text.push(&vocabulary.piece(id));
             text.show(listener, &mut answer.text)?;
             if let Some(stop) = stopped {
                 break StopReason::StopString(stop);
@@ -342,10 +343,10 @@ mod tests {
     struct Letters;
 
     impl Vocabulary for Letters {
-        fn piece(&self, id: u32) -> &[u8] {
+        fn piece(&self, id: u32) -> Cow<'_, [u8]> {
             const PIECES: [&[u8]; 10] =
                 [b"ab", b"C", b"DEF", b"GHIJ", b"\xc3", b"\xa9", b" ", b"\n", b"\xff", b"<end>"];
-            PIECES[id as usize]
+            Cow::Borrowed(PIECES[id as usize])
         }
 
         fn is_end(&self, id: u32) -> bool {

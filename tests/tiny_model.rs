@@ -58,7 +58,7 @@ fn the_tokenizer_is_a_real_one() -> Outcome {
         assert_eq!(tokenizer.n_vocab(), model.n_vocab);
         let pieces = |text: &str| -> Vec<String> {
             let ids = tokenizer.encode(text, Special::Parse);
-            ids.iter().map(|&id| String::from_utf8_lossy(tokenizer.piece_special(id)).into_owned()).collect()
+            ids.iter().map(|&id| String::from_utf8_lossy(&tokenizer.piece_special(id)).into_owned()).collect()
         };
         assert_eq!(pieces("hello the"), ["hello", " the"]);
         assert_eq!(pieces("<|im_start|>\u{fc}"), ["<|im_start|>", "\u{fffd}", "\u{fffd}"]);

@@ -92,7 +92,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     let ctx = Some(args.engine.ctx.unwrap_or(total));
     let engine = EngineOptions { ctx, least_ctx: Some(total), ..args.engine.clone() };
     let file = load::file(&args.model)?;
-    let mut model = Loaded::new(&file, &engine, ui)?;
+    let mut model = Loaded::for_ids(&file, &engine, ui)?;
     if total > model.engine.ctx() {
         bail!(
             "--prefill {} and --decode {} need a context of {total} tokens, but it holds {}: raise --ctx",

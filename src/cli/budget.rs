@@ -69,12 +69,13 @@ pub fn choose(needs: &Needs<'_>, wish: Wish, max: u64) -> anyhow::Result<Choice>
     let least = needs.items(kv, least_ctx).unwrap_or(first);
     let cache = if wish.swap { "in a file".to_owned() } else { bytes(least.kv_bytes) };
     Err(anyhow::anyhow!(
-        "--max-ram {} is too little: at least {} is needed. Program {}, tokenizer {}, vectors {}, buffers {}, sampling {}, \
+        "--max-ram {} is too little: at least {} is needed. Program {}, tokenizer {}, header {}, vectors {}, buffers {}, sampling {}, \
          KV cache of {least_ctx} tokens in {kv} {cache}, weights a layer at a time {}",
         max / MB,
         total(&needs, wish, &least, true).div_ceil(MB),
         bytes(least.program_bytes + PROGRAM_PAGES),
         bytes(least.tokenizer_bytes),
+        bytes(needs.header()),
         bytes(least.vector_bytes),
         bytes(least.buffer_bytes),
         bytes(SAMPLING * needs.vocab() as u64),
@@ -114,7 +115,7 @@ fn kinds(needs: &Needs<'_>, wish: Wish) -> Vec<Kv> {
 
 /// Everything that is held, pages of the file included.
 fn total(needs: &Needs<'_>, wish: Wish, items: &Items, streamed: bool) -> u64 {
-    let pages = PROGRAM_PAGES + if streamed { needs.parts().least } else { needs.file() };
+    let pages = PROGRAM_PAGES + if streamed { needs.parts().least + needs.header() } else { needs.file() };
     own(needs, items, wish.swap).saturating_add(pages)
 }
 

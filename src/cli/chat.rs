@@ -264,7 +264,7 @@ impl Memory {
     }
 
     /// The tokens of a conversation that goes on from the last, given as it is encoded: answers as they were sampled.
-    fn recall<'p>(&mut self, encoded: Vec<u32>, piece: impl Fn(u32) -> &'p [u8]) -> Vec<u32> {
+    fn recall<P: AsRef<[u8]>>(&mut self, encoded: Vec<u32>, piece: impl Fn(u32) -> P) -> Vec<u32> {
         let (sampled, text) = std::mem::take(&mut self.last);
         if encoded.starts_with(&self.encoded) {
             let at = self.encoded.len();
@@ -288,10 +288,11 @@ impl Memory {
 }
 
 /// How many tokens at the start of `ids` show exactly `text`.
-fn prefix_of<'p>(ids: &[u32], mut text: &[u8], piece: &impl Fn(u32) -> &'p [u8]) -> Option<usize> {
+fn prefix_of<P: AsRef<[u8]>>(ids: &[u32], mut text: &[u8], piece: &impl Fn(u32) -> P) -> Option<usize> {
     let mut len = 0;
     while !text.is_empty() {
         let next = piece(*ids.get(len)?);
+        let next = next.as_ref();
         if next.is_empty() {
             return None;
         }

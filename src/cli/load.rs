@@ -1,6 +1,7 @@
 //! From a model file and the engine's options to what a command works with.
 
-use std::path::Path;
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
@@ -46,6 +47,15 @@ pub struct Loaded<'f> {
 impl<'f> Loaded<'f> {
     /// Loads what the file describes, says with `-v` how much memory that takes, and takes it.
     pub fn new(file: &'f File, options: &EngineOptions, ui: &Ui) -> anyhow::Result<Self> {
+        Self::with(file, options, ui, true)
+    }
+
+    /// The same for a command that has ids and encodes no text: it does without the tables for that.
+    pub fn for_ids(file: &'f File, options: &EngineOptions, ui: &Ui) -> anyhow::Result<Self> {
+        Self::with(file, options, ui, false)
+    }
+
+    fn with(file: &'f File, options: &EngineOptions, ui: &Ui, encodes: bool) -> anyhow::Result<Self> {
         let isa = Isa::by_name(&options.isa)?;
         options.memory.check()?;
         let swap = options.memory.limits.swap(ui)?;
@@ -56,14 +66,33 @@ impl<'f> Loaded<'f> {
                 "--fast: the priority stays as it is: {error}; everything else is as asked"
             ));
         }
-        let mut model = Model::load(file)?;
+        let model = Model::load(file)?;
         let tokenizer = Tokenizer::from_gguf(file.meta(), &tokenizer::Options { pre: options.pre.clone() })?;
+        let engine = std::thread::scope(|scope| {
+            if encodes {
+                // Beside what else there is to do. Without a thread the first text does it.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, || tokenizer.prepare());
+            }
+            Self::engine(file, model, &tokenizer, options, (&host, swap, isa), ui)
+        })?;
+        memory::sample();
+        Ok(Loaded { tokenizer, engine, file })
+    }
+
+    fn engine(
+        file: &'f File,
+        mut model: Model<'f>,
+        tokenizer: &Tokenizer,
+        options: &EngineOptions,
+        (host, swap, isa): (&Host, Option<PathBuf>, Isa),
+        ui: &Ui,
+    ) -> anyhow::Result<Engine<'f>> {
         for warning in
             model.warnings.iter().map(String::as_str).chain(tokenizer.warnings().iter().map(String::as_str))
         {
             ui.warn(warning);
         }
-        let threads = options.threads(&host);
+        let threads = options.threads(host);
         let mut chosen =
             head::EngineOptions { isa, exact: options.exact, ..head::EngineOptions::new(&model, threads) };
         let kv = options.kv(&model.config);
@@ -74,7 +103,7 @@ impl<'f> Loaded<'f> {
         if chosen.ctx > trained {
             ui.warn(format_args!("--ctx {} is more than the {trained} tokens the model was trained on: text beyond is likely poor", chosen.ctx));
         }
-        let needs = Needs::new(file, &model.outline, &tokenizer, chosen);
+        let needs = Needs::new(file, &model.outline, tokenizer, chosen);
         let wish = Wish { kv, ctx: chosen.ctx, least_ctx: options.least_ctx, swap: swap.is_some() };
         let available = host.available_memory();
         let mut items = needs.items(wish.kv, wish.ctx)?;
@@ -126,8 +155,7 @@ impl<'f> Loaded<'f> {
         let mut engine = Engine::with_kv_in(model, &chosen, &kv)
             .with_context(|| format!("cannot set up the engine ({sizes})"))?;
         options.gpu.apply(&mut engine, ui)?;
-        memory::sample();
-        Ok(Loaded { tokenizer, engine, file })
+        Ok(engine)
     }
 
     /// The chat template: the one wished for, else the model's own, else one that suits its vocabulary, saying so.
@@ -173,7 +201,7 @@ pub struct Shown<'a> {
 }
 
 impl Vocabulary for Shown<'_> {
-    fn piece(&self, id: u32) -> &[u8] {
+    fn piece(&self, id: u32) -> Cow<'_, [u8]> {
         if self.special { self.tokenizer.piece_special(id) } else { self.tokenizer.piece(id) }
     }
 

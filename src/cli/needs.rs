@@ -20,6 +20,7 @@ pub struct Needs<'o> {
     options: EngineOptions,
     tokenizer: u64,
     weights: u64,
+    header: u64,
     file: u64,
 }
 
@@ -28,7 +29,7 @@ pub struct Needs<'o> {
 pub struct Items {
     /// The program itself and its threads.
     pub program_bytes: u64,
-    /// Vocabulary, merges and their indexes.
+    /// The tables of vocabulary and merges.
     pub tokenizer_bytes: u64,
     /// Norms, biases and other vectors, which are copied as f32.
     pub vector_bytes: u64,
@@ -55,7 +56,8 @@ impl<'o> Needs<'o> {
     pub fn new(file: &File, outline: &'o Outline, tokenizer: &Tokenizer, options: EngineOptions) -> Self {
         let weights = file.tensors().iter().filter_map(|tensor| tensor.bytes()).sum();
         let tokenizer = tokenizer.heap_bytes() as u64;
-        Self { outline, options, tokenizer, weights, file: file.expected_size() }
+        let (header, file) = (file.header_size(), file.expected_size());
+        Self { outline, options, tokenizer, weights, header, file }
     }
 
     /// The same in batches of so many tokens.
@@ -72,6 +74,11 @@ impl<'o> Needs<'o> {
     /// wants the memory for something else.
     pub fn weights(&self) -> u64 {
         self.weights
+    }
+
+    /// Bytes of the file's header, mapped as well: the tokenizer reads texts there.
+    pub fn header(&self) -> u64 {
+        self.header
     }
 
     /// Bytes of the whole file, which is mapped.

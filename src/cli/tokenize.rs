@@ -44,18 +44,18 @@ pub struct Args {
 }
 
 #[derive(Serialize)]
-struct Report<'t> {
-    tokens: Vec<Token<'t>>,
+struct Report {
+    tokens: Vec<Token>,
 }
 
 #[derive(Serialize)]
-struct Token<'t> {
+struct Token {
     id: u32,
     /// With U+FFFD for what is not UTF-8.
     text: String,
     /// Where `text` is not the whole truth.
     #[serde(skip_serializing_if = "Option::is_none")]
-    bytes: Option<&'t [u8]>,
+    bytes: Option<Vec<u8>>,
 }
 
 /// Encodes and prints.
@@ -72,8 +72,8 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     if args.json {
         let tokens = ids.iter().map(|&id| {
             let piece = tokenizer.piece_special(id);
-            let bytes = str::from_utf8(piece).is_err().then_some(piece);
-            Token { id, text: String::from_utf8_lossy(piece).into_owned(), bytes }
+            let bytes = str::from_utf8(&piece).is_err().then(|| piece.to_vec());
+            Token { id, text: String::from_utf8_lossy(&piece).into_owned(), bytes }
         });
         return report::json(&Report { tokens: tokens.collect() });
     }
@@ -83,7 +83,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
         writeln!(out, "{}", ids.join(" "))?;
     } else {
         for &id in &ids {
-            writeln!(out, "{id:>6}  {}", quoted(tokenizer.piece_special(id)))?;
+            writeln!(out, "{id:>6}  {}", quoted(&tokenizer.piece_special(id)))?;
         }
     }
     out.flush()?;

@@ -9,6 +9,7 @@ use crate::g2bx::{self, verify::Checked};
 use crate::gguf::{File, TensorInfo, printable};
 use crate::kernel::format;
 use crate::model::{LoadError, Model};
+use crate::tokenizer::{self, Tokenizer};
 
 /// Read a whole model file and check it: structure, checksums, shapes, and that every weight is a finite number
 #[derive(Debug, clap::Args)]
@@ -61,6 +62,11 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
             ui.note(printable(error.to_string().as_bytes()));
         }
         Err(error) => return Err(anyhow::Error::from(error).context(format!("{}", args.file.display()))),
+    }
+    // What is no tokenizer that runs here was said above, or is not what this command promises.
+    let tokenizer = Tokenizer::from_gguf(file.meta(), &tokenizer::Options::default());
+    if let Some(odd) = tokenizer.ok().and_then(|tokenizer| tokenizer.check_merges()) {
+        ui.warn(odd);
     }
     let sums = match verified.checked {
         Checked::All => "every checksum holds",

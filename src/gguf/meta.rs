@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::column::{Numbers, Span, Texts};
 use super::cursor::Cursor;
 use super::error::{Error, Fault, MetaError, printable};
 use super::header::limited;
@@ -97,10 +98,14 @@ impl Meta {
 
     /// The value of `key`.
     pub fn get(&self, key: &str) -> Option<Value<'_>> {
+        self.value(self.entry(key)?)
+    }
+
+    fn entry(&self, key: &str) -> Option<&Entry> {
         let bytes: &[u8] = &self.map;
         let of = |i: &u32| &bytes[self.entries[*i as usize].key.clone()];
         let at = self.by_key.binary_search_by(|i| of(i).cmp(key.as_bytes())).ok()?;
-        self.value(&self.entries[self.by_key[at] as usize])
+        Some(&self.entries[self.by_key[at] as usize])
     }
 
     /// A count: an integer of any width, not negative.
@@ -181,6 +186,31 @@ impl Meta {
     pub fn strings(&self, key: &str) -> Result<Option<Strings<'_>>, Error> {
         let array = self.array(key, "an array of strings", |ty| ty == ValueType::Str)?;
         Ok(array.map(|a| Strings(a.iter())))
+    }
+
+    /// As [`strings`](Self::strings), to be read at any position.
+    pub(crate) fn texts(&self, key: &str) -> Result<Option<Texts>, Error> {
+        let Some(strings) = self.strings(key)? else { return Ok(None) };
+        Ok(self.span(key).map(|span| Texts::new(span, strings.len())))
+    }
+
+    /// As [`f32s`](Self::f32s), to be read at any position.
+    pub(crate) fn floats(&self, key: &str) -> Result<Option<Numbers>, Error> {
+        Ok(self.f32s(key)?.and_then(|numbers| self.numbers(key, numbers.0.ty(), numbers.len())))
+    }
+
+    /// As [`i64s`](Self::i64s), to be read at any position.
+    pub(crate) fn integers(&self, key: &str) -> Result<Option<Numbers>, Error> {
+        Ok(self.i64s(key)?.and_then(|numbers| self.numbers(key, numbers.0.ty(), numbers.len())))
+    }
+
+    fn numbers(&self, key: &str, ty: ValueType, len: usize) -> Option<Numbers> {
+        self.span(key).map(|span| Numbers::new(span, ty, len))
+    }
+
+    /// Where the elements of an array lie.
+    fn span(&self, key: &str) -> Option<Span> {
+        Some(Span::elements(&self.map, self.entry(key)?.value.clone()))
     }
 
     /// An array of floats of either width; the numbers need not be finite.

@@ -11,6 +11,7 @@
 //! of tensor data is read. Whatever the bytes are, opening ends in a [`File`] or an [`Error`] that says what is wrong;
 //! no count is believed before it is held against the bytes that are left.
 
+mod column;
 mod cursor;
 mod error;
 mod header;
@@ -25,6 +26,7 @@ pub mod write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub(crate) use column::{Numbers, Texts};
 pub(crate) use cursor::Cursor;
 pub use error::{Error, Fault, MetaError, SplitFault, printable};
 pub(crate) use header::Header;

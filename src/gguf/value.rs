@@ -187,6 +187,12 @@ pub struct Elements<'a> {
     bytes: &'a [u8],
 }
 
+impl Elements<'_> {
+    pub(super) fn ty(&self) -> ValueType {
+        self.ty
+    }
+}
+
 impl<'a> Iterator for Elements<'a> {
     type Item = Value<'a>;
 
@@ -231,6 +237,12 @@ typed_elements! {
     /// The strings of an array, as bytes: token texts need not be UTF-8.
     Strings, &'a [u8], value => if let Value::Str(s) = value { Some(s) } else { None }
 }
+impl<'a> Strings<'a> {
+    /// Of `len` strings as they lie in a file.
+    pub(super) fn of(bytes: &'a [u8], len: usize) -> Self {
+        Self(Elements { ty: ValueType::Str, left: len, bytes })
+    }
+}
 typed_elements! {
     /// The numbers of an array of floats.
     F32s, f32, value => value.number().map(|v| v as f32)
@@ -242,6 +254,7 @@ typed_elements! {
 
 /// A value of type `ty` and what follows it. `None` cannot occur for bytes that [`Meta`](super::Meta) has walked over when the file was
 /// opened.
+#[inline]
 pub(super) fn decode(ty: ValueType, bytes: &[u8]) -> Option<(Value<'_>, &[u8])> {
     fn head<const N: usize>(bytes: &[u8]) -> Option<([u8; N], &[u8])> {
         bytes.split_first_chunk::<N>().map(|(head, rest)| (*head, rest))

@@ -1,75 +1,88 @@
 //! Byte-pair encoding: neighbours are merged in the order in which training merged them.
 
 use std::hash::BuildHasher as _;
+use std::sync::OnceLock;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::merge::{Merger, NONE};
 use super::pretokenize::{Pretokenizer, char_at};
-use super::vocab::{SPACE_MARK, Vocab, unmark_spaces};
+use super::vocab::Vocab;
+use crate::gguf::Texts;
 
-/// Pairs of tokens and what they merge into; their position is their rank.
+/// Pairs of tokens that merge, `left right` as the file writes them; their order is their rank. They stay in the file.
 pub(super) struct Merges {
-    list: Vec<Merge>,
-    /// Positions in `list`, by pair.
-    index: HashTable<u32>,
+    texts: Texts,
+    /// Positions in `texts`, by text. Built when it is first needed.
+    index: OnceLock<HashTable<u32>>,
     hasher: DefaultHashBuilder,
 }
 
-struct Merge {
-    pair: [u32; 2],
-    merged: u32,
-}
-
 impl Merges {
-    /// Takes in merges as a file has them, `left right`, and says how many name a text that is no token: those are
-    /// left out. `None` where there are more than 2^32 - 2.
-    pub fn new<'a>(vocab: &Vocab, merges: impl ExactSizeIterator<Item = &'a [u8]>) -> Option<(Self, usize)> {
-        let n = u32::try_from(merges.len()).ok().filter(|&n| n < NONE)? as usize;
-        let mut list = Vec::with_capacity(n);
-        let mut index = HashTable::with_capacity(n);
-        let hasher = DefaultHashBuilder::default();
-        let (mut scratch, mut joined) = (Vec::new(), Vec::new());
-        let mut odd = 0;
-        for text in merges {
-            let mut resolve = || {
-                // A token may begin with a space, so the first one does not count.
-                let space = 1 + text.get(1..)?.iter().position(|&b| b == b' ')?;
-                let (left, right) = (&text[..space], &text[space + 1..]);
-                let pair = [vocab.find_written(left, &mut joined)?, vocab.find_written(right, &mut scratch)?];
-                joined.extend(&scratch);
-                Some(Merge { pair, merged: vocab.symbol(&joined)? })
-            };
-            let Some(merge) = resolve() else {
-                odd += 1;
-                continue;
-            };
-            let hash = hasher.hash_one(merge.pair);
-            // Of equal pairs the first counts.
-            if index.find(hash, |&at| pair_at(&list, at) == merge.pair).is_none() {
-                index.insert_unique(hash, list.len() as u32, |&at| hasher.hash_one(pair_at(&list, at)));
-                list.push(merge);
+    /// `None` where there are more than 2^32 - 2, or 2^32 - 1 bytes of text.
+    pub fn new(texts: Texts) -> Option<Self> {
+        let fits = texts.len() < NONE as usize && texts.has_positions();
+        fits.then(|| Self { texts, index: OnceLock::new(), hasher: DefaultHashBuilder::default() })
+    }
+
+    /// The table by text. Of equal pairs the first counts.
+    pub fn index(&self) -> &HashTable<u32> {
+        self.index.get_or_init(|| {
+            let mut index = HashTable::with_capacity(self.texts.len());
+            for (at, text) in self.texts.iter() {
+                let hash = self.hasher.hash_one(text);
+                if index.find(hash, |&other| self.texts.at(other) == text).is_none() {
+                    index.insert_unique(hash, at, |&at| self.hasher.hash_one(self.texts.at(at)));
+                }
             }
-        }
-        Some((Self { list, index, hasher }, odd))
+            index
+        })
     }
 
-    /// Bytes of memory they take.
+    /// How many name a text that is no token, and how many there are. Those come to nothing.
+    pub fn odd(&self, vocab: &Vocab) -> (usize, usize) {
+        let (mut joined, mut scratch) = (Vec::new(), Vec::new());
+        let mut resolves = |text: &[u8]| {
+            // A token may begin with a space, so the first one does not count.
+            let space = 1 + text.get(1..)?.iter().position(|&b| b == b' ')?;
+            let (left, right) = (&text[..space], &text[space + 1..]);
+            joined.clear();
+            joined.extend([left, right].concat());
+            let mut symbol = |text| vocab.symbol(text, &mut scratch);
+            symbol(left)?;
+            symbol(right)?;
+            symbol(&joined)
+        };
+        let odd = self.texts.iter().filter(|(_, text)| resolves(text).is_none()).count();
+        (odd, self.texts.len())
+    }
+
+    /// Bytes of memory they take once text has been encoded.
     pub fn heap_bytes(&self) -> usize {
-        self.list.capacity() * size_of::<Merge>() + self.index.allocation_size()
+        self.index.get().map_or_else(
+            || HashTable::<u32>::with_capacity(self.texts.len()).allocation_size(),
+            HashTable::allocation_size,
+        )
     }
 
-    /// Rank and result of merging two tokens.
-    fn get(&self, left: u32, right: u32) -> Option<(u32, u32)> {
-        let pair = [left, right];
-        let hash = self.hasher.hash_one(pair);
-        let rank = *self.index.find(hash, |&at| pair_at(&self.list, at) == pair)?;
-        Some((rank, self.list[rank as usize].merged))
+    /// Merges symbols of `text`, written as the file writes it, until no pair is left.
+    fn apply(&self, vocab: &Vocab, text: &[u8], merger: &mut Merger) {
+        let mut key = Vec::new();
+        merger.run(|a, b| {
+            if a.id == NONE || b.id == NONE {
+                return None;
+            }
+            // The token of a symbol is a function of its text, so the pair of texts is the pair of tokens.
+            let (start, middle, end) = (a.start as usize, b.start as usize, (b.start + b.len) as usize);
+            key.clear();
+            key.extend_from_slice(&text[start..middle]);
+            key.push(b' ');
+            key.extend_from_slice(&text[middle..end]);
+            let hash = self.hasher.hash_one(&key[..]);
+            let rank = *self.index().find(hash, |&at| self.texts.at(at) == key)?;
+            Some((rank, vocab.find(&text[start..end])?))
+        });
     }
-}
-
-fn pair_at(list: &[Merge], at: u32) -> [u32; 2] {
-    list[at as usize].pair
 }
 
 /// Appends the tokens of `text`, whose bytes are the first symbols.
@@ -81,18 +94,22 @@ pub(super) fn encode_bytes(
     merger: &mut Merger,
     out: &mut Vec<u32>,
 ) {
+    let mut written = Vec::new();
     pre.split(text, |piece| {
+        written.clear();
+        merger.clear();
+        for &byte in piece {
+            let before = written.len();
+            vocab.form().write(&[byte], &mut written);
+            merger.push(vocab.byte(byte).unwrap_or(NONE), written.len() - before);
+        }
         if pre.whole_pieces
-            && let Some(id) = vocab.find(piece)
+            && let Some(id) = vocab.find(&written)
         {
             out.push(id);
             return;
         }
-        merger.clear();
-        for &byte in piece {
-            merger.push(vocab.byte(byte).unwrap_or(NONE), 1);
-        }
-        merger.run(|a, b| merges.get(a.id, b.id));
+        merges.apply(vocab, &written, merger);
         // A byte the vocabulary lacks (one that no UTF-8 text has, as a rule) has no token: the model cannot see it.
         out.extend(merger.symbols().map(|s| s.id).filter(|&id| id != NONE));
     });
@@ -107,16 +124,16 @@ pub(super) fn encode_chars(
     merger: &mut Merger,
     out: &mut Vec<u32>,
 ) {
-    let mut plain = Vec::with_capacity(text.len());
-    unmark_spaces(text, &mut plain);
-    pre.split(&plain, |piece| {
+    let mut written = Vec::with_capacity(text.len());
+    vocab.form().write(text, &mut written);
+    pre.split(&written, |piece| {
         push_chars(vocab, piece, merger);
-        merger.run(|a, b| merges.get(a.id, b.id));
+        merges.apply(vocab, piece, merger);
         pop_symbols(vocab, piece, merger, None, out);
     });
 }
 
-/// Starts over with the characters of `text`.
+/// Starts over with the characters of `text`, written as the file writes it.
 pub(super) fn push_chars(vocab: &Vocab, text: &[u8], merger: &mut Merger) {
     merger.clear();
     let mut at = 0;
@@ -140,10 +157,7 @@ pub(super) fn pop_symbols(
             out.push(symbol.id);
             continue;
         }
-        let bytes = match &text[symbol.start as usize..(symbol.start + symbol.len) as usize] {
-            b" " => SPACE_MARK,
-            bytes => bytes,
-        };
+        let bytes = &text[symbol.start as usize..(symbol.start + symbol.len) as usize];
         out.extend(bytes.iter().filter_map(|&byte| vocab.byte(byte).or(unknown)));
     }
 }

@@ -6,7 +6,7 @@ use super::bpe::Merges;
 use super::pretokenize::{self, Pretokenizer};
 use super::special::{LONGEST, Specials};
 use super::spm::Scores;
-use super::vocab::{Form, Kind, Vocab, byte_of};
+use super::vocab::{Form, Kind, Vocab};
 use super::{Algorithm, Ids, Tokenizer};
 use crate::gguf::{self, Meta};
 
@@ -97,7 +97,7 @@ const MERGES: &str = "tokenizer.ggml.merges";
 const PRE: &str = "tokenizer.ggml.pre";
 
 impl Tokenizer {
-    /// Builds the tokenizer that a file's metadata describe. Nothing of the file is borrowed.
+    /// Builds the tokenizer that a file's metadata describe. Texts stay in the file, which it keeps open; nothing is borrowed.
     pub fn from_gguf(meta: &Meta, options: &Options) -> Result<Self, Error> {
         let mut warnings = Vec::new();
         let why = "it says how text is encoded";
@@ -107,7 +107,7 @@ impl Tokenizer {
             "llama" | "gemma4" => Form::Spaced,
             _ => return Err(Error::UnknownModel(printable(model))),
         };
-        let mut vocab = read_vocab(meta, form, &mut warnings)?;
+        let (mut vocab, ends) = read_vocab(meta, form, &mut warnings)?;
         let (algorithm, add_bos) = match model {
             "llama" => {
                 let scores = read_scores(meta, vocab.len(), &mut warnings)?;
@@ -116,17 +116,17 @@ impl Tokenizer {
             }
             "gpt2" => {
                 let pre = read_pre(meta, options, &mut warnings)?;
-                let merges = read_merges(meta, &vocab, &mut warnings)?;
+                let merges = read_merges(meta)?;
                 (Algorithm::Bytes { merges, pre }, pre.add_bos)
             }
             _ => {
                 let pre = pretokenize::LINES;
-                let merges = read_merges(meta, &vocab, &mut warnings)?;
+                let merges = read_merges(meta)?;
                 (Algorithm::Chars { merges, pre }, pre.add_bos)
             }
         };
         let ids = read_ids(meta, model, &mut vocab, &mut warnings);
-        let end_of_generation = end_of_generation(&ids, &mut vocab);
+        let end_of_generation = end_of_generation(&ids, &mut vocab, &ends);
         let long = vocab.specials().filter(|(_, piece)| piece.len() > LONGEST).count();
         if long > 0 {
             warnings.push(format!(
@@ -150,56 +150,69 @@ impl Tokenizer {
     }
 }
 
-fn read_vocab(meta: &Meta, form: Form, warnings: &mut Vec<String>) -> Result<Vocab, Error> {
+/// The vocabulary, and which of its tokens may be [`END_OF_GENERATION`].
+fn read_vocab(meta: &Meta, form: Form, warnings: &mut Vec<String>) -> Result<(Vocab, Vec<u32>), Error> {
     let why = "without the vocabulary text cannot be encoded";
-    let tokens = meta.strings(TOKENS)?.ok_or(Error::Missing { key: TOKENS, why })?;
+    let tokens = meta.texts(TOKENS)?.ok_or(Error::Missing { key: TOKENS, why })?;
     let n = tokens.len();
     if n == 0 {
         return Err(Error::Missing { key: TOKENS, why });
     }
-    let too_large = Error::TooLarge { key: TOKENS, found: n };
-    let Some(types) = meta.i64s(TYPES)? else {
-        let note = "control tokens are taken to be those with a role and those that look like <|...|>";
-        warnings.push(format!("the file has no {TYPES}: {note}"));
-        let guess = |text: &'_ [u8]| match text {
-            [b'<', b'|', .., b'|', b'>'] => Kind::Control,
-            _ if form == Form::Spaced && byte_of(text).is_some() => Kind::Byte,
-            _ => Kind::Normal,
-        };
-        return Vocab::new(form, tokens.map(|text| (text, guess(text)))).ok_or(too_large);
+    let types = meta.integers(TYPES)?;
+    match &types {
+        Some(types) => same_length(TYPES, types.len(), n)?,
+        None => {
+            let note = "control tokens are taken to be those with a role and those that look like <|...|>";
+            warnings.push(format!("the file has no {TYPES}: {note}"));
+        }
+    }
+    let names: Vec<Vec<u8>> = END_OF_GENERATION
+        .iter()
+        .map(|name| {
+            let mut written = Vec::new();
+            form.write(name.as_bytes(), &mut written);
+            written
+        })
+        .collect();
+    let mut ends = Vec::new();
+    let seen = |id, text: &[u8]| {
+        // Looking at the first byte is enough for nearly all.
+        if matches!(text, [b'<' | b'_' | b'[', ..])
+            && END_OF_GENERATION
+                .iter()
+                .zip(&names)
+                .any(|(name, written)| text == name.as_bytes() || text == written)
+        {
+            ends.push(id);
+        }
     };
-    same_length(TYPES, types.len(), n)?;
-    let odd = types.clone().filter(|&code| Kind::from_code(code).is_none()).count();
+    let (vocab, odd) =
+        Vocab::new(form, tokens, types, seen).ok_or(Error::TooLarge { key: TOKENS, found: n })?;
     if odd > 0 {
         warnings.push(format!("{odd} values of {TYPES} are not known: taken to be normal tokens"));
     }
-    let kinds = types.map(|code| Kind::from_code(code).unwrap_or(Kind::Normal));
-    Vocab::new(form, tokens.zip(kinds)).ok_or(too_large)
+    Ok((vocab, ends))
 }
 
 fn read_scores(meta: &Meta, tokens: usize, warnings: &mut Vec<String>) -> Result<Scores, Error> {
-    let Some(scores) = meta.f32s(SCORES)? else {
+    let Some(scores) = meta.floats(SCORES)? else {
         // Vocabularies of this kind are sorted by score.
         warnings.push(format!("the file has no {SCORES}: tokens with a lower id are preferred"));
-        return Ok(Scores::new((0..tokens).map(|id| -(id as f32))));
+        return Ok(Scores::Sorted);
     };
     same_length(SCORES, scores.len(), tokens)?;
-    Ok(Scores::new(scores))
+    Ok(Scores::File(scores))
 }
 
 fn same_length(key: &'static str, found: usize, tokens: usize) -> Result<(), Error> {
     if found == tokens { Ok(()) } else { Err(Error::Length { key, found, tokens }) }
 }
 
-fn read_merges(meta: &Meta, vocab: &Vocab, warnings: &mut Vec<String>) -> Result<Merges, Error> {
+fn read_merges(meta: &Meta) -> Result<Merges, Error> {
     let why = "a byte-pair vocabulary cannot be used without its merges; convert the model again";
-    let texts = meta.strings(MERGES)?.ok_or(Error::Missing { key: MERGES, why })?;
-    let n = texts.len();
-    let (merges, odd) = Merges::new(vocab, texts).ok_or(Error::TooLarge { key: MERGES, found: n })?;
-    if odd > 0 {
-        warnings.push(format!("{odd} of {n} merges name texts that are no tokens: left out"));
-    }
-    Ok(merges)
+    let texts = meta.texts(MERGES)?.ok_or(Error::Missing { key: MERGES, why })?;
+    let found = texts.len();
+    Merges::new(texts).ok_or(Error::TooLarge { key: MERGES, found })
 }
 
 fn read_pre(meta: &Meta, options: &Options, warnings: &mut Vec<String>) -> Result<Pretokenizer, Error> {
@@ -242,7 +255,7 @@ fn read_ids(meta: &Meta, model: &str, vocab: &mut Vocab, warnings: &mut Vec<Stri
     if model == "llama" {
         // Where these vocabularies have them, unless the file says otherwise.
         let usual = |key: &str, id: u32, piece: &[u8]| {
-            (meta.get(key).is_none() && vocab.piece(id) == piece).then_some(id)
+            (meta.get(key).is_none() && *vocab.piece(id) == *piece).then_some(id)
         };
         ids.unknown = ids.unknown.or(usual("tokenizer.ggml.unknown_token_id", 0, b"<unk>"));
         ids.bos = ids.bos.or(usual("tokenizer.ggml.bos_token_id", 1, b"<s>"));
@@ -256,17 +269,21 @@ fn read_ids(meta: &Meta, model: &str, vocab: &mut Vocab, warnings: &mut Vec<Stri
     ids
 }
 
-/// The tokens with which an answer is over. Those found by name become control tokens, whatever the file has them as:
-/// otherwise they would be shown, and be typed by users.
-fn end_of_generation(ids: &Ids, vocab: &mut Vocab) -> Vec<u32> {
+/// The tokens with which an answer is over, of those named so the `candidates`. Those found by name become control tokens,
+/// whatever the file has them as: otherwise they would be shown, and be typed by users.
+fn end_of_generation(ids: &Ids, vocab: &mut Vocab, candidates: &[u32]) -> Vec<u32> {
     let mut found: Vec<u32> = [ids.eos, ids.eot, ids.eom].into_iter().flatten().collect();
     let mut named: Vec<(u32, &str)> = Vec::new();
-    for (id, piece) in vocab.specials() {
-        named.extend(END_OF_GENERATION.iter().find(|name| name.as_bytes() == piece).map(|name| (id, *name)));
+    for &name in END_OF_GENERATION {
+        let is = |id: &u32| *vocab.piece(*id) == *name.as_bytes();
+        let special = |id: &u32| vocab.kind(*id).is_some_and(Kind::is_special);
+        named.extend(candidates.iter().filter(|id| special(id) && is(id)).map(|&id| (id, name)));
+        // Of ordinary ones that which text becomes.
+        let last = candidates.iter().rfind(|&id| vocab.is_found(*id) && is(id));
+        named.extend(last.filter(|&&id| vocab.kind(id) != Some(Kind::Control)).map(|&id| (id, name)));
     }
-    named.extend(END_OF_GENERATION.iter().filter_map(|name| Some((vocab.find(name.as_bytes())?, *name))));
     // Without its counterpart this is a tag of HTML.
-    let paired = ids.bos.is_some_and(|bos| vocab.piece(bos) == b"<s>");
+    let paired = ids.bos.is_some_and(|bos| *vocab.piece(bos) == *b"<s>");
     named.retain(|&(id, name)| name != "</s>" || paired || vocab.kind(id) == Some(Kind::Control));
     // Where an answer has several messages, this ends but one of them.
     let has = |name| named.iter().any(|&(_, n)| n == name);

@@ -58,9 +58,9 @@ impl Merger {
 
     /// Merges pairs until none is left. `pair` gives for two neighbours the priority (smaller first) and the token
     /// they become, if they can be merged.
-    pub fn run(&mut self, pair: impl Fn(&Symbol, &Symbol) -> Option<(u32, u32)>) {
+    pub fn run(&mut self, mut pair: impl FnMut(&Symbol, &Symbol) -> Option<(u32, u32)>) {
         for left in 1..self.symbols.len() as u32 {
-            self.consider(left - 1, &pair);
+            self.consider(left - 1, &mut pair);
         }
         while let Some(Reverse(candidate)) = self.queue.pop() {
             let Candidate { left, len, id, .. } = candidate;
@@ -75,15 +75,15 @@ impl Merger {
             (merged.id, merged.len, merged.next) = (id, len, after);
             if after != NONE {
                 self.symbols[after as usize].prev = left;
-                self.consider(left, &pair);
+                self.consider(left, &mut pair);
             }
             if prev != NONE {
-                self.consider(prev, &pair);
+                self.consider(prev, &mut pair);
             }
         }
     }
 
-    fn consider(&mut self, left: u32, pair: &impl Fn(&Symbol, &Symbol) -> Option<(u32, u32)>) {
+    fn consider(&mut self, left: u32, pair: &mut impl FnMut(&Symbol, &Symbol) -> Option<(u32, u32)>) {
         let a = &self.symbols[left as usize];
         let b = &self.symbols[a.next as usize];
         if let Some((priority, id)) = pair(a, b) {

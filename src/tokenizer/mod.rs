@@ -25,6 +25,8 @@ mod vocab;
 
 pub use load::{Error, Options};
 
+use std::borrow::Cow;
+
 use bpe::Merges;
 use merge::Merger;
 use pretokenize::Pretokenizer;
@@ -107,7 +109,7 @@ impl Tokenizer {
         let prefix = matches!(self.algorithm, Algorithm::Scores { space_prefix: true, .. });
         let mut strip = prefix;
         for &id in ids {
-            let piece = self.piece(id);
+            let piece = &self.piece(id)[..];
             let text = if strip { piece.strip_prefix(b" ").unwrap_or(piece) } else { piece };
             out.extend(text);
             strip = prefix && self.vocab.kind(id).is_some_and(Kind::is_special);
@@ -117,15 +119,15 @@ impl Tokenizer {
 
     /// The bytes to show for a token: none for control tokens and ids out of range. Not necessarily whole
     /// characters: see [`stream::Utf8Stream`].
-    pub fn piece(&self, id: u32) -> &[u8] {
+    pub fn piece(&self, id: u32) -> Cow<'_, [u8]> {
         match self.vocab.kind(id) {
-            Some(Kind::Control | Kind::Unknown) | None => &[],
+            Some(Kind::Control | Kind::Unknown) | None => Cow::Borrowed(&[]),
             _ => self.vocab.piece(id),
         }
     }
 
     /// As [`piece`](Self::piece), with the text of control tokens.
-    pub fn piece_special(&self, id: u32) -> &[u8] {
+    pub fn piece_special(&self, id: u32) -> Cow<'_, [u8]> {
         self.vocab.piece(id)
     }
 
@@ -190,13 +192,33 @@ impl Tokenizer {
         &self.end_of_generation
     }
 
-    /// Bytes of memory it takes.
+    /// Builds the tables that encoding needs, in two threads where there are two. Otherwise the first text does that.
+    pub fn prepare(&self) {
+        std::thread::scope(|scope| {
+            if let Some(merges) = self.merges() {
+                // Without a thread the first text does it.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, || merges.index());
+            }
+            self.vocab.index();
+        });
+    }
+
+    fn merges(&self) -> Option<&Merges> {
+        match &self.algorithm {
+            Algorithm::Bytes { merges, .. } | Algorithm::Chars { merges, .. } => Some(merges),
+            Algorithm::Scores { .. } => None,
+        }
+    }
+
+    /// Bytes of memory it takes, with all tables.
     pub fn heap_bytes(&self) -> usize {
-        let algorithm = match &self.algorithm {
-            Algorithm::Bytes { merges, .. } | Algorithm::Chars { merges, .. } => merges.heap_bytes(),
-            Algorithm::Scores { scores, .. } => scores.heap_bytes(),
-        };
-        self.vocab.heap_bytes() + self.specials.heap_bytes() + algorithm
+        self.vocab.heap_bytes() + self.specials.heap_bytes() + self.merges().map_or(0, Merges::heap_bytes)
+    }
+
+    /// Looks through all merges, which loading does not, and says so if some are of no use: for the user to read.
+    pub fn check_merges(&self) -> Option<String> {
+        let (odd, n) = self.merges()?.odd(&self.vocab);
+        (odd > 0).then(|| format!("{odd} of {n} merges name texts that are no tokens: left out"))
     }
 
     /// What the metadata left out or has wrong, and what is done about it: for the user to read.

@@ -30,21 +30,22 @@ pub(super) struct Specials {
 impl Specials {
     /// Of tokens with the same text the first is kept.
     pub fn new(vocab: &Vocab) -> Self {
-        let searched = || vocab.specials().filter(|(_, piece)| (1..=LONGEST).contains(&piece.len()));
-        let mut lengths: Vec<usize> = searched().map(|(_, piece)| piece.len()).collect();
+        let searched: Vec<_> =
+            vocab.specials().filter(|(_, piece)| (1..=LONGEST).contains(&piece.len())).collect();
+        let mut lengths: Vec<usize> = searched.iter().map(|(_, piece)| piece.len()).collect();
         lengths.sort_unstable_by(|a, b| b.cmp(a));
         lengths.dedup();
         let mut specials = Self {
-            index: HashTable::with_capacity(searched().count()),
+            index: HashTable::with_capacity(searched.len()),
             hasher: DefaultHashBuilder::default(),
             starts: vec![[0; 256]; lengths.len().div_ceil(64)],
             lengths,
         };
-        for (id, piece) in searched() {
+        for (id, piece) in searched {
             let Self { index, hasher, lengths, starts } = &mut specials;
-            let hash = hasher.hash_one(piece);
+            let hash = hasher.hash_one(&piece[..]);
             if index.find(hash, |&other| vocab.piece(other) == piece).is_none() {
-                index.insert_unique(hash, id, |&id| hasher.hash_one(vocab.piece(id)));
+                index.insert_unique(hash, id, |&id| hasher.hash_one(&vocab.piece(id)[..]));
             }
             let at = lengths.partition_point(|&len| len > piece.len());
             starts[at / 64][usize::from(piece[0])] |= 1 << (at % 64);
@@ -55,7 +56,7 @@ impl Specials {
     /// The token with exactly this text.
     pub fn find(&self, vocab: &Vocab, text: &[u8]) -> Option<u32> {
         let hash = self.hasher.hash_one(text);
-        self.index.find(hash, |&id| vocab.piece(id) == text).copied()
+        self.index.find(hash, |&id| *vocab.piece(id) == *text).copied()
     }
 
     /// Bytes of memory it takes.
@@ -128,8 +129,8 @@ mod tests {
     use super::*;
 
     fn split(tokens: &[&str], text: &str) -> String {
-        let tokens = tokens.iter().map(|t| (t.as_bytes(), Kind::UserDefined));
-        let vocab = Vocab::new(Form::Bytes, tokens).expect("small");
+        let tokens: Vec<_> = tokens.iter().map(|&text| (text, Kind::UserDefined)).collect();
+        let vocab = Vocab::of(Form::Bytes, &tokens);
         let mut out = String::new();
         Specials::new(&vocab).split(
             &vocab,

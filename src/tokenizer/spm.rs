@@ -2,20 +2,24 @@
 
 use super::bpe::{pop_symbols, push_chars};
 use super::merge::{Merger, Symbol};
-use super::vocab::{Vocab, unmark_spaces};
+use super::vocab::{SPACE_MARK, Vocab};
+use crate::gguf::Numbers;
 
-/// The scores of a vocabulary, as priorities: the best score is 0 or near.
-pub(super) struct Scores(Vec<u32>);
+/// The scores of a vocabulary.
+pub(super) enum Scores {
+    /// As the file has them, one a token.
+    File(Numbers),
+    /// The file has none: tokens are sorted by score.
+    Sorted,
+}
 
 impl Scores {
-    /// One score a token.
-    pub fn new(scores: impl Iterator<Item = f32>) -> Self {
-        Self(scores.map(priority).collect())
-    }
-
-    /// Bytes of memory they take.
-    pub fn heap_bytes(&self) -> usize {
-        4 * self.0.capacity()
+    /// The best score has the lowest priority.
+    fn priority(&self, id: u32) -> u32 {
+        match self {
+            Scores::File(scores) => priority(scores.float(id as usize).unwrap_or(f32::NEG_INFINITY)),
+            Scores::Sorted => priority(-(id as f32)),
+        }
     }
 }
 
@@ -36,17 +40,17 @@ pub(super) fn encode(
     merger: &mut Merger,
     out: &mut Vec<u32>,
 ) {
-    let mut plain = Vec::with_capacity(text.len() + 1);
+    let mut written = Vec::with_capacity(text.len() + SPACE_MARK.len());
     if prefix {
-        plain.push(b' ');
+        written.extend(SPACE_MARK);
     }
-    unmark_spaces(text, &mut plain);
-    push_chars(vocab, &plain, merger);
+    vocab.form().write(text, &mut written);
+    push_chars(vocab, &written, merger);
     merger.run(|a: &Symbol, b: &Symbol| {
-        let id = vocab.find(&plain[a.start as usize..(b.start + b.len) as usize])?;
-        Some((scores.0[id as usize], id))
+        let id = vocab.find(&written[a.start as usize..(b.start + b.len) as usize])?;
+        Some((scores.priority(id), id))
     });
-    pop_symbols(vocab, &plain, merger, unknown, out);
+    pop_symbols(vocab, &written, merger, unknown, out);
 }
 
 #[cfg(test)]

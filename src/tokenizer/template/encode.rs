@@ -56,7 +56,8 @@ impl ChatTemplate {
 /// A noncharacter or private character that neither the messages nor the template nor a special token have.
 fn unused_char(tokenizer: &Tokenizer, messages: &[Message], template: &str) -> char {
     let texts = || messages.iter().flat_map(|m| [&m.role[..], &m.content]).chain([template]);
-    let specials = || tokenizer.vocab.specials().map(|(_, piece)| String::from_utf8_lossy(piece));
+    let specials =
+        || tokenizer.vocab.specials().map(|(_, piece)| String::from_utf8_lossy(&piece).into_owned());
     let private = ['\u{FDD0}'..='\u{FDEF}', '\u{E000}'..='\u{F8FF}', '\u{F0000}'..='\u{10FFFD}'];
     let mut candidates = private.into_iter().flatten();
     let unused = candidates.find(|&c| !texts().any(|t| t.contains(c)) && !specials().any(|t| t.contains(c)));
@@ -80,7 +81,7 @@ impl Guard<'_> {
     fn text(&self, text: &str, trusted: bool) -> String {
         let vocab = &self.tokenizer.vocab;
         let is_control = |id: u32| match vocab.kind(id) {
-            Some(Kind::UserDefined) => !trusted && self.can_break(id) && self.is_marker(vocab.piece(id)),
+            Some(Kind::UserDefined) => !trusted && self.can_break(id) && self.is_marker(&vocab.piece(id)),
             _ => self.can_break(id),
         };
         let mut text = text.to_owned();
@@ -119,7 +120,7 @@ impl Guard<'_> {
     /// Whether a character can be put into this token's text. A control token of which that is not true (there is
     /// no reason to make one of a single character) is not looked for.
     fn can_break(&self, id: u32) -> bool {
-        str::from_utf8(self.tokenizer.vocab.piece(id)).is_ok_and(|piece| piece.chars().nth(1).is_some())
+        str::from_utf8(&self.tokenizer.vocab.piece(id)).is_ok_and(|piece| piece.chars().nth(1).is_some())
     }
 
     /// Whether a user-defined token steers the model as control tokens do.

@@ -249,7 +249,7 @@ impl ChatTemplate {
     ) -> Result<String, Error> {
         let text = |id: Option<u32>| {
             id.map_or_else(String::new, |id| {
-                String::from_utf8_lossy(tokenizer.piece_special(id)).into_owned()
+                String::from_utf8_lossy(&tokenizer.piece_special(id)).into_owned()
             })
         };
         let mut variables = vec![
