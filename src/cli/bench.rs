@@ -110,8 +110,8 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     for number in 0..args.reps {
         progress.set(number as u64);
         let mut rep = measure(&mut model.engine, &ids, args.prefill, || flag.load(Ordering::SeqCst))?;
-        // Reading all weights at once is what a streamed model must not do.
-        if !model.engine.model().is_streamed() {
+        // Reading all weights of the file at once is what a streamed model must not do, nor one that has them elsewhere.
+        if !model.engine.model().is_streamed() && !args.engine.memory.limits.repack {
             rep.ceiling_gbps = ceiling(&team, &weights);
         }
         if let Some(first) = reps.first().filter(|first| first.digest != rep.digest) {

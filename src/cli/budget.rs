@@ -67,6 +67,15 @@ pub fn choose(needs: &Needs<'_>, wish: Wish, max: u64) -> anyhow::Result<Choice>
     let kv = kinds(&needs, wish).last().map_or(wish.kv, |last| *last);
     let least_ctx = wish.least_ctx();
     let least = needs.items(kv, least_ctx).unwrap_or(first);
+    if needs.is_repacked() {
+        return Err(anyhow::anyhow!(
+            "--max-ram {} is too little for --repack, with which all weights stay in memory: at least {} is needed, {} of \
+             them for rearranged weights. Without --repack weights can be read anew for every token",
+            max / MB,
+            total(&needs, wish, &least, false).div_ceil(MB),
+            bytes(least.repacked_bytes),
+        ));
+    }
     let cache = if wish.swap { "in a file".to_owned() } else { bytes(least.kv_bytes) };
     Err(anyhow::anyhow!(
         "--max-ram {} is too little: at least {} is needed. Program {}, tokenizer {}, header {}, vectors {}, buffers {}, sampling {}, \
@@ -86,7 +95,8 @@ pub fn choose(needs: &Needs<'_>, wish: Wish, max: u64) -> anyhow::Result<Choice>
 /// The first choice that is small enough with these batches.
 fn within(needs: &Needs<'_>, wish: Wish, max: u64) -> anyhow::Result<Option<Choice>> {
     let kinds = kinds(needs, wish);
-    for streamed in [false, true] {
+    let ways = if needs.is_repacked() { &[false][..] } else { &[false, true] };
+    for &streamed in ways {
         let fits = |items: &Items| total(needs, wish, items, streamed) <= max;
         let choice = |kv, ctx, items: Items| {
             let keep = max.saturating_sub(total(needs, wish, &items, true));
@@ -115,7 +125,13 @@ fn kinds(needs: &Needs<'_>, wish: Wish) -> Vec<Kv> {
 
 /// Everything that is held, pages of the file included.
 fn total(needs: &Needs<'_>, wish: Wish, items: &Items, streamed: bool) -> u64 {
-    let pages = PROGRAM_PAGES + if streamed { needs.parts().least + needs.header() } else { needs.file() };
+    let file = if streamed {
+        needs.parts().least + needs.header()
+    } else {
+        // What was rearranged is in memory once, not in the pages of the file too.
+        needs.file().saturating_sub(items.repacked_bytes)
+    };
+    let pages = PROGRAM_PAGES + file;
     own(needs, items, wish.swap).saturating_add(pages)
 }
 

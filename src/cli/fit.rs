@@ -142,7 +142,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
     let mut options = EngineOptions { exact: args.exact, ..EngineOptions::of(&outline.config, threads) };
     options.batch = args.batch.unwrap_or(options.batch);
     let ctx = args.ctx.unwrap_or(options.ctx);
-    let needs = Needs::new(&file, &outline, &tokenizer, options);
+    let needs = Needs::new(&file, &outline, &tokenizer, options).repacked(args.limits.repack);
     let available = host.available_memory();
     let room = available.unwrap_or(u64::MAX);
     let disk = swap.as_deref().map(Swap::new);
@@ -162,7 +162,9 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
             items,
             total_bytes: own(&items),
             fits: fits(&items),
-            weights_stay: own(&items).saturating_add(needs.weights()) <= room,
+            weights_stay: own(&items)
+                .saturating_add(needs.weights() - items.repacked_bytes.min(needs.weights()))
+                <= room,
             max_ctx: needs.largest_ctx(ty, trained_ctx, fits),
         });
     }
@@ -257,6 +259,9 @@ impl Report {
             line("vectors", format!("{}: norms and biases", bytes(items.vector_bytes)));
             let of = format!("a batch of {}, {} threads", self.batch, self.threads);
             line("buffers", format!("{}: {of}", bytes(items.buffer_bytes)));
+            if items.repacked_bytes > 0 {
+                line("rearranged", format!("{} of the weights, by --repack", bytes(items.repacked_bytes)));
+            }
         }
         if let Some(Swap { folder, available_bytes }) = &self.swap {
             let room =

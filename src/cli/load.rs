@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::Context as _;
 
 use super::budget::{self, Wish};
-use super::needs::Needs;
+use super::needs::{Items, Needs};
 use super::options::EngineOptions;
 use super::{Ui, report};
 use crate::g2bx;
@@ -92,6 +93,7 @@ impl<'f> Loaded<'f> {
         {
             ui.warn(warning);
         }
+        let limits = &options.memory.limits;
         let threads = options.threads(host);
         let mut chosen =
             head::EngineOptions { isa, exact: options.exact, ..head::EngineOptions::new(&model, threads) };
@@ -103,7 +105,7 @@ impl<'f> Loaded<'f> {
         if chosen.ctx > trained {
             ui.warn(format_args!("--ctx {} is more than the {trained} tokens the model was trained on: text beyond is likely poor", chosen.ctx));
         }
-        let needs = Needs::new(file, &model.outline, tokenizer, chosen);
+        let needs = Needs::new(file, &model.outline, tokenizer, chosen).repacked(limits.repack);
         let wish = Wish { kv, ctx: chosen.ctx, least_ctx: options.least_ctx, swap: swap.is_some() };
         let available = host.available_memory();
         let mut items = needs.items(wish.kv, wish.ctx)?;
@@ -123,8 +125,12 @@ impl<'f> Loaded<'f> {
         }
         let place =
             swap.as_ref().map_or_else(String::new, |folder| format!(" in a file in {}", folder.display()));
+        let copy = match items.repacked_bytes {
+            0 => String::new(),
+            bytes => format!("rearranged weights {}, ", report::bytes(bytes)),
+        };
         let sizes = format!(
-            "KV cache {} for {} tokens{place}, buffers {}, tokenizer {}, file {} mapped",
+            "{copy}KV cache {} for {} tokens{place}, buffers {}, tokenizer {}, file {} mapped",
             report::bytes(items.kv_bytes),
             chosen.ctx,
             report::bytes(items.buffer_bytes),
@@ -147,6 +153,9 @@ impl<'f> Loaded<'f> {
                     report::bytes(file.size())
                 ));
             }
+        }
+        if limits.repack {
+            repack(&mut model, &items, own, available, threads, ui)?;
         }
         if options.memory.mlock {
             lock(file, own, available, ui);
@@ -175,6 +184,34 @@ impl<'f> Loaded<'f> {
         let tensors = file.tensors().iter().filter(|tensor| tied || tensor.name != "token_embd.weight");
         Ok(tensors.map(|tensor| file.data(tensor)).collect::<Result<_, _>>()?)
     }
+}
+
+/// Rearranges the weights in memory, if there is room for that.
+fn repack(
+    model: &mut Model<'_>,
+    items: &Items,
+    own: u64,
+    available: Option<u64>,
+    threads: usize,
+    ui: &Ui,
+) -> anyhow::Result<()> {
+    if items.repacked_bytes == 0 {
+        ui.note("--repack: no matrix gains by it, or all lie in that order already, as in packed files");
+        return Ok(());
+    }
+    // Of the rest most is taken later if ever, this at once.
+    if let Some(available) = available.filter(|&n| n < items.fixed()) {
+        let (available, own) = (report::bytes(available), report::bytes(own));
+        anyhow::bail!("--repack: {available} available, and it takes {own} in all: leave it out");
+    }
+    let start = Instant::now();
+    model.repack(threads)?;
+    ui.detail(format_args!(
+        "weights rearranged: {} in {:.0} ms",
+        report::bytes(items.repacked_bytes),
+        start.elapsed().as_secs_f64() * 1e3
+    ));
+    Ok(())
 }
 
 /// Keeps the file in memory if that leaves room for `own` bytes beside it and the system allows it; else says why not.

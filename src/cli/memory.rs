@@ -38,6 +38,11 @@ pub struct Limits {
     /// disk when memory is short. Room for all of it is taken at the start
     #[arg(long, value_name = "FOLDER", num_args = 0..=1)]
     swap: Option<Option<PathBuf>>,
+
+    /// Rearrange the weights of a GGUF file in memory as a packed file has them: takes as much memory as the matrices, in
+    /// place of their pages of the file; the same text to the bit
+    #[arg(long)]
+    pub repack: bool,
 }
 
 impl MemoryOptions {

@@ -20,6 +20,7 @@ pub struct Needs<'o> {
     options: EngineOptions,
     tokenizer: u64,
     weights: u64,
+    repack: bool,
     header: u64,
     file: u64,
 }
@@ -37,12 +38,18 @@ pub struct Items {
     pub buffer_bytes: u64,
     /// Keys and values.
     pub kv_bytes: u64,
+    /// Rearranged weights, which take the place of pages of the file.
+    pub repacked_bytes: u64,
 }
 
 impl Items {
     /// Without keys and values.
     pub fn fixed(&self) -> u64 {
-        self.program_bytes + self.tokenizer_bytes + self.vector_bytes + self.buffer_bytes
+        self.program_bytes
+            + self.tokenizer_bytes
+            + self.vector_bytes
+            + self.buffer_bytes
+            + self.repacked_bytes
     }
 
     /// All of it that is in memory of the process's own; with `swap` keys and values are not.
@@ -57,7 +64,17 @@ impl<'o> Needs<'o> {
         let weights = file.tensors().iter().filter_map(|tensor| tensor.bytes()).sum();
         let tokenizer = tokenizer.heap_bytes() as u64;
         let (header, file) = (file.header_size(), file.expected_size());
-        Self { outline, options, tokenizer, weights, header, file }
+        Self { outline, options, tokenizer, weights, repack: false, header, file }
+    }
+
+    /// The same with rearranged weights.
+    pub fn repacked(self, repack: bool) -> Self {
+        Self { repack, ..self }
+    }
+
+    /// Whether weights are rearranged, which takes a copy of all of them: none can be given up.
+    pub fn is_repacked(&self) -> bool {
+        self.repack
     }
 
     /// The same in batches of so many tokens.
@@ -106,6 +123,7 @@ impl<'o> Needs<'o> {
             vector_bytes: self.outline.vector_bytes as u64,
             buffer_bytes: plan.buffer_bytes as u64,
             kv_bytes: plan.kv_bytes as u64,
+            repacked_bytes: if self.repack { self.outline.repack_bytes } else { 0 },
         })
     }
 

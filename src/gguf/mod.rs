@@ -24,7 +24,7 @@ mod value;
 pub mod write;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub(crate) use column::{Numbers, Texts};
 pub(crate) use cursor::Cursor;
@@ -65,6 +65,8 @@ pub struct File {
     /// Positions in `tensors`, sorted by name.
     by_name: Vec<u32>,
     header_only: bool,
+    /// Made of its data, see [`File::keep`].
+    kept: OnceLock<Vec<u8>>,
 }
 
 impl File {
@@ -114,7 +116,7 @@ impl File {
                 return Err(Error::Fault { path, fault });
             }
         }
-        Ok(Self { parts, missing, tensors, by_name, header_only })
+        Ok(Self { parts, missing, tensors, by_name, header_only, kept: OnceLock::new() })
     }
 
     fn first(&self) -> &Part {
@@ -224,6 +226,15 @@ impl File {
         for part in &self.parts {
             part.map.release(&part.map, from_cache);
         }
+    }
+
+    /// Bytes that are to last as long as the file: those that `make` gives, of the first call that makes any.
+    pub(crate) fn keep<E>(&self, make: impl FnOnce() -> Result<Vec<u8>, E>) -> Result<&[u8], E> {
+        if let Some(kept) = self.kept.get() {
+            return Ok(kept);
+        }
+        let made = make()?;
+        Ok(self.kept.get_or_init(|| made))
     }
 
     /// Reads the whole file and keeps it in memory.

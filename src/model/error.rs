@@ -91,6 +91,15 @@ pub enum LoadError {
         /// Its value.
         value: f32,
     },
+    /// There is no memory for a copy of the weights.
+    #[error("no memory for {bytes} bytes of rearranged weights: leave out --repack")]
+    Memory {
+        /// What it takes.
+        bytes: usize,
+    },
+    /// The system starts no thread for that.
+    #[error("no thread to rearrange weights: {0}")]
+    Thread(std::io::Error),
     /// The tokenizer has ids without an embedding.
     #[error("tensor token_embd.weight has {rows} rows for a vocabulary of {tokens} tokens")]
     Vocabulary {

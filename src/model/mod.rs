@@ -9,6 +9,7 @@ mod kv;
 pub mod names;
 mod outline;
 mod pass;
+mod repack;
 pub mod state;
 mod storage;
 mod stream;

@@ -2,7 +2,7 @@
 
 use super::acts::Blocks;
 use super::weights::{Layer, Weights};
-use super::{Config, LoadError, arch, names};
+use super::{Config, LoadError, arch, names, repack};
 use crate::gguf::{File, TensorInfo};
 use crate::kernel::format::{ActBlock, Matrix};
 
@@ -21,6 +21,8 @@ pub struct Outline {
     pub head: Option<ActBlock>,
     /// Bytes of norms, biases and the like, which are copied out of the file as f32.
     pub vector_bytes: usize,
+    /// Bytes of the copy that [`Model::repack`](super::Model::repack) makes.
+    pub repack_bytes: u64,
     /// Bytes of the matrices of each layer.
     pub(super) layer_bytes: Vec<u64>,
     /// Bytes of the head.
@@ -62,7 +64,14 @@ impl Outline {
         let bytes = |name: &str| file.tensor(name).and_then(|tensor| tensor.bytes());
         let layer =
             |l: usize| MATRICES.iter().filter_map(|part| bytes(&format!("blk.{l}.{part}.weight"))).sum();
+        let copy = |(l, layer): (usize, &Layer<'_>)| -> u64 {
+            let matrices =
+                MATRICES.iter().zip(layer.matrices()).filter(|(_, matrix)| repack::is_apart(matrix));
+            let bytes = matrices.filter_map(|(part, _)| bytes(&format!("blk.{l}.{part}.weight")));
+            bytes.map(|bytes| repack::padded(bytes as usize) as u64).sum()
+        };
         Self {
+            repack_bytes: weights.layers.iter().enumerate().map(copy).sum(),
             forms,
             head: weights.output.w.format().act(),
             vector_bytes: weights.vector_bytes,
