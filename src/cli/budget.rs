@@ -78,17 +78,16 @@ pub fn choose(needs: &Needs<'_>, wish: Wish, max: u64) -> anyhow::Result<Choice>
     }
     let cache = if wish.swap { "in a file".to_owned() } else { bytes(least.kv_bytes) };
     Err(anyhow::anyhow!(
-        "--max-ram {} is too little: at least {} is needed. Program {}, tokenizer {}, header {}, vectors {}, buffers {}, sampling {}, \
+        "--max-ram {} is too little: at least {} is needed. Program {}, tokenizer {}, vectors {}, buffers {}, sampling {}, \
          KV cache of {least_ctx} tokens in {kv} {cache}, weights a layer at a time {}",
         max / MB,
         total(&needs, wish, &least, true).div_ceil(MB),
         bytes(least.program_bytes + PROGRAM_PAGES),
         bytes(least.tokenizer_bytes),
-        bytes(needs.header()),
         bytes(least.vector_bytes),
         bytes(least.buffer_bytes),
         bytes(SAMPLING * needs.vocab() as u64),
-        bytes(needs.parts().least),
+        bytes(needs.parts().least.max(needs.header())),
     ))
 }
 
@@ -126,7 +125,8 @@ fn kinds(needs: &Needs<'_>, wish: Wish) -> Vec<Kv> {
 /// Everything that is held, pages of the file included.
 fn total(needs: &Needs<'_>, wish: Wish, items: &Items, streamed: bool) -> u64 {
     let file = if streamed {
-        needs.parts().least + needs.header()
+        // Texts are read in the header before the first layer is, and few after.
+        needs.parts().least.max(needs.header())
     } else {
         // What was rearranged is in memory once, not in the pages of the file too.
         needs.file().saturating_sub(items.repacked_bytes)

@@ -93,7 +93,7 @@ impl<'o> Needs<'o> {
         self.weights
     }
 
-    /// Bytes of the file's header, mapped as well: the tokenizer reads texts there.
+    /// Bytes of the file's header, which is mapped as well: the tokenizer reads texts there.
     pub fn header(&self) -> u64 {
         self.header
     }

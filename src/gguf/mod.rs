@@ -221,6 +221,13 @@ impl File {
         let _ = self.parts.iter().any(|part| part.map.release(bytes, from_cache));
     }
 
+    /// Gives up the memory of the header's pages, which the system's cache keeps.
+    pub fn release_header(&self) {
+        let map = &self.first().map;
+        let end = usize::try_from(self.header_size()).map_or(map.len(), |end| end.min(map.len()));
+        map.release(&map[..end], false);
+    }
+
     /// Gives up the memory of all pages of the file.
     pub fn release_all(&self, from_cache: bool) {
         for part in &self.parts {

@@ -84,9 +84,10 @@ impl Model<'_> {
         self.stream.is_some()
     }
 
-    /// The embeddings of a batch were read.
+    /// The embeddings of a batch were read, and its text in the header: as a rule a page or two.
     pub(super) fn embedded(&self) {
         let Some(stream) = &self.stream else { return };
+        self.file.release_header();
         if stream.head || self.has_own_head() {
             self.file.release(self.weights.token_embd.bytes(), false);
         }
