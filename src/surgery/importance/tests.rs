@@ -179,6 +179,7 @@ fn damage_is_named() {
         (legacy(&[("a", 1, &[1.0]), ("a", 1, &[1.0])]), "has two entries for a"),
         (legacy(&[("a", 1, &[])]), "the number of an entry's values is 0 at byte 13"),
         (legacy(&[("", 1, &[1.0])]), "the length of a name is 0 at byte 4"),
+        (legacy(&[(&"a".repeat(1025), 1, &[1.0])]), "the length of a name is 1025 at byte 4"),
         (legacy(&[]), "the older form, which begins with a number of entries (this with 0)"),
         (b"Once upon a time".to_vec(), "neither a GGUF file nor the older form"),
         (b"ab".to_vec(), "cut short: the number of entries at byte 0 needs 4 bytes, the file has 2"),
