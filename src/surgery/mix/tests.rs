@@ -109,3 +109,77 @@ fn rows_of_any_length_have_a_type() {
         }
     }
 }
+
+/// A model of these numbers and tensors (name, dimensions), all in F16, without its data.
+fn model(arch: &str, numbers: &[(&str, u32)], tensors: &[(String, Vec<u64>)]) -> File {
+    let mut writer = Writer::new();
+    writer.value("general.architecture", Value::Str(arch.as_bytes()));
+    for (key, value) in numbers {
+        writer.u32(&format!("{arch}.{key}"), *value);
+    }
+    for (name, dims) in tensors {
+        writer.tensor(name, dims, T::F16).expect("a tensor");
+    }
+    let mut header = Vec::new();
+    drop(writer.begin(&mut header).expect("memory"));
+    File::from_map(Map::from_bytes(header), true).expect("a header")
+}
+
+/// What a mixture makes of one of its tensors.
+fn becomes(file: &File, mix: &str, name: &str) -> Option<GgmlType> {
+    let mix = Mix::all().find(|known| known.name == mix).expect("a mixture");
+    let at = file.tensors().iter().position(|t| t.name == name).expect("the tensor");
+    mix.types(file, None, false)[at].map(|[wished, _]| wished)
+}
+
+#[test]
+fn layers_are_counted_in_their_own_order() {
+    let tensors: Vec<_> = (0..16).map(|l| (format!("blk.{l}.ffn_down.weight"), vec![512u64, 256])).collect();
+    let backwards: Vec<_> = tensors.iter().rev().cloned().collect();
+    let [one, other] = [tensors, backwards].map(|t| model("llama", &[("block_count", 16)], &t));
+    for layer in 0..16 {
+        let name = format!("blk.{layer}.ffn_down.weight");
+        assert_eq!(becomes(&one, "Q4_K_M", &name), becomes(&other, "Q4_K_M", &name), "{name}");
+    }
+    // The first two of sixteen, the last two, and every third between.
+    let better =
+        |layer: i32| becomes(&other, "Q4_K_M", &format!("blk.{layer}.ffn_down.weight")) == Some(T::Q6_K);
+    assert_eq!((0..16).filter(|&l| better(l)).collect::<Vec<_>>(), [0, 1, 4, 7, 10, 13, 14, 15]);
+}
+
+/// Layers without the matrix count where there are experts, whose layers are those of the names.
+#[test]
+fn experts_are_of_the_layer_that_their_name_says() {
+    let only = "blk.5.ffn_up_exps.weight";
+    let with = |experts| {
+        let numbers = [("block_count", 16), ("expert_count", experts)];
+        becomes(&model("llama", &numbers, &[(only.to_owned(), vec![256, 512, 4])]), "IQ3_XS", only)
+    };
+    assert_eq!((with(4), with(1)), (Some(T::IQ3_XXS), Some(T::IQ3_S)));
+}
+
+#[test]
+fn values_of_models_of_80_layers_get_more() {
+    let name = "blk.0.attn_v.weight";
+    let of = |arch: &str, layers, kv_heads| {
+        let numbers =
+            [("block_count", layers), ("attention.head_count", 64), ("attention.head_count_kv", kv_heads)];
+        becomes(&model(arch, &numbers, &[(name.to_owned(), vec![8192, 1024])]), "Q2_K_S", name)
+    };
+    assert_eq!(of("llama", 80, 8), Some(T::Q5_K));
+    assert_eq!(of("qwen2", 80, 8), Some(T::Q5_K));
+    assert_eq!(of("llama", 79, 8), Some(T::Q4_K));
+    assert_eq!(of("qwen3", 80, 8), Some(T::Q4_K));
+    assert_eq!(of("llama", 80, 64), Some(T::Q2_K));
+}
+
+#[test]
+fn vectors_stay_what_they_are() {
+    let tensors =
+        [("rope_freqs.weight".to_owned(), vec![256]), ("blk.0.attn_q.weight".to_owned(), vec![256, 256])];
+    let file = model("llama", &[("block_count", 16)], &tensors);
+    for mix in Mix::all() {
+        assert_eq!(becomes(&file, mix.name, "rope_freqs.weight"), None, "{}", mix.name);
+        assert!(becomes(&file, mix.name, "blk.0.attn_q.weight").is_some(), "{}", mix.name);
+    }
+}
