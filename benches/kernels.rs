@@ -17,7 +17,7 @@ use divan::counter::{BytesCount, ItemsCount};
 use twinband::host::Host;
 use twinband::kernel::format::{self, ActBlock, Format, Matrix};
 use twinband::kernel::isa::Isa;
-use twinband::kernel::op::matmul::{Input, ROW_UNIT, Scratch, matmul};
+use twinband::kernel::op::matmul::{Input, Product as Tiled, ROW_UNIT, Scratch, tile_rows};
 use twinband::kernel::op::quantize::Quantised;
 use twinband::kernel::par::{Shared, Team};
 use twinband::sample::Rng;
@@ -110,7 +110,8 @@ impl Product {
         let out = Shared::new(&mut self.out, self.rows);
         self.team.run(|member| {
             let mut scratch = self.scratch[member.index()].lock().expect("each member has its own");
-            matmul(self.isa, false, w, &x, &mut out.cols(member, ROW_UNIT), &mut scratch);
+            let mut tiles = out.tiles(member, tile_rows(out.width(), out.height(), member.size()));
+            Tiled::new(self.isa, false, w, &x, &mut scratch).all(&mut tiles, |_| ());
         });
         black_box(&self.out);
     }

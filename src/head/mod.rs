@@ -14,7 +14,7 @@ use crate::kernel::isa::{Isa, Simd};
 use crate::kernel::op::exp::tanh;
 use crate::kernel::op::finite::{all_finite, largest};
 use crate::kernel::op::map::map;
-use crate::kernel::op::matmul::{Input, ROW_UNIT, Scratch, matmul};
+use crate::kernel::op::matmul::{Input, Product, Scratch, matmul, tile_rows};
 use crate::kernel::op::quantize::{Q8, SUM, quantize};
 use crate::kernel::par::{Cols, Shared, Team};
 use crate::model::{EvalError, Model, Outline};
@@ -161,17 +161,16 @@ impl Head {
             let out = Shared::new(out, rows.len());
             team.run(|m| {
                 let mut workers = workers.rows(m);
-                let mut out = out.cols(m, ROW_UNIT);
-                let own = out.range();
-                for scratch in workers.data() {
-                    matmul(self.isa, self.exact, w, &input, &mut out, scratch);
-                }
-                let own = rows.start + own.start..rows.start + own.end;
-                for t in 0..if finish { out.height() } else { 0 } {
-                    if !self.finish(model, own.clone(), out.row(t)) {
-                        finite.store(false, Ordering::Relaxed);
+                let [scratch] = workers.data() else { return };
+                let mut tiles = out.tiles(m, tile_rows(out.width(), out.height(), m.size()));
+                Product::new(self.isa, self.exact, w, &input, scratch).all(&mut tiles, |out| {
+                    let own = rows.start + out.range().start..rows.start + out.range().end;
+                    for t in 0..if finish { out.height() } else { 0 } {
+                        if !self.finish(model, own.clone(), out.row(t)) {
+                            finite.store(false, Ordering::Relaxed);
+                        }
                     }
-                }
+                });
             });
         }
         self.scratch = scratch;

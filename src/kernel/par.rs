@@ -5,8 +5,8 @@
 //!
 //! Members write disjoint parts of common buffers. [`Shared`] makes that safe: between two barriers a
 //! buffer is either read by everyone or written in parts that one fixed rule deals out, each part to one
-//! member. A breach is a panic at the claim, not a data race. The rule deals by position only, so which
-//! thread computes an element never affects its value.
+//! member: by position, or to whoever asks first. A breach is a panic at the claim, not a data race. Which
+//! thread computes an element never affects its value, and neither does how a buffer is cut.
 #![allow(
     unsafe_code,
     reason = "hands out disjoint parts of one buffer to several threads, after checking the claim"
@@ -205,36 +205,42 @@ pub struct Shared<'a, T> {
     claim: AtomicU64,
     /// Members that hold a writing claim right now.
     writers: [AtomicU64; MAX_THREADS / 64],
+    /// Pieces that were taken: epoch in the high half, their number in the low.
+    taken: AtomicU64,
 }
 
-// SAFETY: a `Shared` gives out references only through `read`, `rows`, `cols` and `cells`, whose claims
-// (see `enter`) keep writers of one epoch disjoint and readers and writers in different epochs.
+// SAFETY: a `Shared` gives out references only through `read`, `rows`, `strip`, `cols`, `cells`, `tiles` and `bands`, whose
+// claims (see `enter`) keep writers of one epoch disjoint and readers and writers in different epochs.
 unsafe impl<T: Send + Sync> Sync for Shared<'_, T> {}
 
 /// How a buffer is used between two barriers.
 #[derive(Clone, Copy)]
 enum Mode {
     Read,
-    Rows,
+    Rows(usize),
     Cols(usize),
-    /// Rows and columns of a cell.
-    Cells(usize, usize),
+    Cells(usize),
+    Tiles(usize),
+    /// Rows and columns of a band.
+    Bands(usize, usize),
 }
 
 impl Mode {
     fn tag(self) -> u64 {
         match self {
             Self::Read => 0,
-            Self::Rows => 1,
-            Self::Cols(unit) => 2 | (unit as u64) << 2,
-            Self::Cells(rows, unit) => 3 | (rows as u64) << 2 | (unit as u64) << 7,
+            Self::Rows(unit) => 1 | (unit as u64) << 3,
+            Self::Cols(unit) => 2 | (unit as u64) << 3,
+            Self::Cells(unit) => 3 | (unit as u64) << 3,
+            Self::Tiles(unit) => 4 | (unit as u64) << 3,
+            Self::Bands(rows, unit) => 5 | (rows as u64) << 3 | (unit as u64) << 8,
         }
     }
 }
 
 impl<'a, T> Shared<'a, T> {
     /// Columns are dealt in units of fewer than this.
-    pub const UNITS: usize = 1 << 30;
+    pub const UNITS: usize = 1 << 29;
 
     /// Lends `data`, seen as rows of `width`, to one team run.
     ///
@@ -251,6 +257,7 @@ impl<'a, T> Shared<'a, T> {
             run: AtomicU32::new(0),
             claim: AtomicU64::new(0),
             writers: std::array::from_fn(|_| AtomicU64::new(0)),
+            taken: AtomicU64::new(0),
         }
     }
 
@@ -306,7 +313,7 @@ impl<'a, T> Shared<'a, T> {
     /// # Panics
     /// If the buffer is used differently between the same two barriers.
     pub fn rows<'m>(&'m self, m: &'m Member<'_>) -> Rows<'m, T> {
-        let guard = self.enter_writing(m, Mode::Rows);
+        let guard = self.enter_writing(m, Mode::Rows(1));
         let range = m.part(self.height(), 1);
         let cells = &self.data[range.start * self.width..range.end * self.width];
         // SAFETY: `part` gives each member other rows, in this epoch nobody reads, and `guard` keeps this
@@ -315,13 +322,26 @@ impl<'a, T> Shared<'a, T> {
         Rows { data, first: range.start, width: self.width, _guard: guard }
     }
 
+    /// All columns of this member's rows, dealt in units of `unit` rows.
+    ///
+    /// # Panics
+    /// If the buffer is used differently between the same two barriers.
+    pub fn strip<'m>(&'m self, m: &'m Member<'_>, unit: usize) -> Cols<'m, T> {
+        let guard = self.enter_writing(m, Mode::Rows(unit));
+        let rows = m.part(self.height(), unit);
+        let data = &self.data[rows.start * self.width..rows.end * self.width];
+        // `part` gives each member other rows.
+        Cols { data, width: self.width, first_row: rows.start, range: 0..self.width, _guard: Some(guard) }
+    }
+
     /// This member's columns of every row, dealt in units of `unit` columns.
     ///
     /// # Panics
     /// If the buffer is used differently between the same two barriers.
     pub fn cols<'m>(&'m self, m: &'m Member<'_>, unit: usize) -> Cols<'m, T> {
         let guard = self.enter_writing(m, Mode::Cols(unit));
-        Cols { data: self.data, width: self.width, range: m.part(self.width, unit), _guard: Some(guard) }
+        let range = m.part(self.width, unit);
+        Cols { data: self.data, width: self.width, first_row: 0, range, _guard: Some(guard) }
     }
 
     /// This member's cells, where each row is cut into cells of `unit` columns and cells are dealt in turn.
@@ -330,19 +350,59 @@ impl<'a, T> Shared<'a, T> {
     /// If the buffer is used differently between the same two barriers, or a row is not a whole number of cells.
     pub fn cells<'m>(&'m self, m: &'m Member<'_>, unit: usize) -> Cells<'m, T> {
         assert!(self.width.is_multiple_of(unit), "rows of {} in cells of {unit}", self.width);
-        let guard = self.enter_writing(m, Mode::Cells(1, unit));
+        let guard = self.enter_writing(m, Mode::Cells(unit));
         Cells { data: self.data, width: self.width, unit, next: m.index, step: m.size, _guard: guard }
     }
 
-    /// The same with cells of up to `rows` rows (the last may have fewer).
+    /// Tiles of `unit` columns of every row (the last may be narrower), taken by whoever is free.
     ///
     /// # Panics
-    /// As [`cells`](Self::cells), or if `rows` is not one to 16.
+    /// If the buffer is used differently between the same two barriers.
+    pub fn tiles<'m>(&'m self, m: &'m Member<'_>, unit: usize) -> Tiles<'m, T> {
+        self.enter(m, Mode::Tiles(unit));
+        Tiles { data: self.data, width: self.width, unit, members: m.size, turn: self.turn(m) }
+    }
+
+    /// Tiles of `unit` columns of up to `rows` rows (the last may have fewer), taken by whoever is free.
+    ///
+    /// # Panics
+    /// If the buffer is used differently between the same two barriers, a row is not a whole number of tiles, or `rows` is
+    /// not one to 16.
     pub fn bands<'m>(&'m self, m: &'m Member<'_>, rows: usize, unit: usize) -> Bands<'m, T> {
-        assert!(self.width.is_multiple_of(unit), "rows of {} in cells of {unit}", self.width);
-        assert!((1..=16).contains(&rows), "cells of {rows} rows");
-        let guard = self.enter_writing(m, Mode::Cells(rows, unit));
-        Bands { data: self.data, width: self.width, rows, unit, next: m.index, step: m.size, _guard: guard }
+        assert!(self.width.is_multiple_of(unit), "rows of {} in tiles of {unit}", self.width);
+        assert!((1..=16).contains(&rows), "tiles of {rows} rows");
+        self.enter(m, Mode::Bands(rows, unit));
+        Bands { data: self.data, width: self.width, rows, unit, turn: self.turn(m) }
+    }
+
+    fn turn<'m>(&'m self, m: &Member<'_>) -> Turn<'m> {
+        Turn { taken: &self.taken, epoch: m.epoch }
+    }
+}
+
+/// Deals the pieces of a buffer in ascending order, each to the member that asks first: one that was held up by the system
+/// then leaves more to the others.
+struct Turn<'m> {
+    taken: &'m AtomicU64,
+    epoch: u32,
+}
+
+impl Turn<'_> {
+    /// The next of `count` pieces.
+    fn take(&mut self, count: usize) -> Option<usize> {
+        // Relaxed: what was written before is ordered by the barrier, and pieces have nothing to do with each other.
+        let mut now = self.taken.load(Ordering::Relaxed);
+        loop {
+            let next = if now >> 32 == u64::from(self.epoch) { now as u32 } else { 0 };
+            if next as usize >= count {
+                return None;
+            }
+            let then = u64::from(self.epoch) << 32 | u64::from(next + 1);
+            match self.taken.compare_exchange_weak(now, then, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(next as usize),
+                Err(changed) => now = changed,
+            }
+        }
     }
 }
 
@@ -384,10 +444,11 @@ impl<T> Rows<'_, T> {
     }
 }
 
-/// A range of columns of every row of a matrix, for writing.
+/// A range of columns of some rows of a matrix, for writing.
 pub struct Cols<'m, T> {
     data: &'m [UnsafeCell<T>],
     width: usize,
+    first_row: usize,
     range: Range<usize>,
     _guard: Option<Writing<'m>>,
 }
@@ -401,12 +462,17 @@ impl<'m, T> Cols<'m, T> {
         assert!(width > 0 && data.len().is_multiple_of(width), "{} elements in rows of {width}", data.len());
         let cells = std::ptr::from_mut(data) as *const [UnsafeCell<T>];
         // SAFETY: UnsafeCell<T> has the layout of T, and the exclusive borrow lasts for 'm.
-        Self { data: unsafe { &*cells }, width, range: 0..width, _guard: None }
+        Self { data: unsafe { &*cells }, width, first_row: 0, range: 0..width, _guard: None }
     }
 
     /// The columns.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
+    }
+
+    /// The number of the first of these rows.
+    pub fn first_row(&self) -> usize {
+        self.first_row
     }
 
     /// Number of rows.
@@ -418,7 +484,7 @@ impl<'m, T> Cols<'m, T> {
     #[inline]
     pub fn row(&mut self, r: usize) -> &mut [T] {
         let cells = &self.data[r * self.width..][self.range.clone()];
-        // SAFETY: nobody else has these columns (`part` is disjoint, or the borrow is exclusive), and
+        // SAFETY: nobody else has these columns (parts and tiles are disjoint, or the borrow is exclusive), and
         // `&mut self` keeps this member to one row at a time.
         unsafe { std::slice::from_raw_parts_mut(cells.as_ptr() as *mut T, cells.len()) }
     }
@@ -451,189 +517,49 @@ impl<T> Cells<'_, T> {
     }
 }
 
-/// A member's cells of several rows of a [`Shared`], one after the other.
+/// Tiles of all rows of a [`Shared`].
+pub struct Tiles<'m, T> {
+    data: &'m [UnsafeCell<T>],
+    width: usize,
+    unit: usize,
+    members: usize,
+    turn: Turn<'m>,
+}
+
+impl<T> Tiles<'_, T> {
+    /// The next tile, and the columns that its member will probably be dealt then, if all take equally long. `None` after the
+    /// last.
+    pub fn advance(&mut self) -> Option<(Cols<'_, T>, Range<usize>)> {
+        let tile = self.turn.take(self.width.div_ceil(self.unit))?;
+        let range = tile * self.unit..((tile + 1) * self.unit).min(self.width);
+        // Nobody else is dealt this tile until the next barrier, and `&mut self` ends the last tile's claim to its own.
+        let then = (range.start + self.members * self.unit).min(self.width);
+        let then = then..(then + self.unit).min(self.width);
+        Some((Cols { data: self.data, width: self.width, first_row: 0, range, _guard: None }, then))
+    }
+}
+
+/// Tiles of some rows of a [`Shared`].
 pub struct Bands<'m, T> {
     data: &'m [UnsafeCell<T>],
     width: usize,
     rows: usize,
     unit: usize,
-    next: usize,
-    step: usize,
-    _guard: Writing<'m>,
+    turn: Turn<'m>,
 }
 
 impl<T> Bands<'_, T> {
-    /// The next cell: its first row, its number among those beside it, its elements. `None` after the last.
-    pub fn advance(&mut self) -> Option<(usize, usize, Cols<'_, T>)> {
-        let across = self.width / self.unit;
-        let (row, cell) = (self.next / across * self.rows, self.next % across);
-        let height = self.data.len() / self.width;
-        if row >= height {
-            return None;
-        }
-        self.next += self.step;
+    /// The next tile and its number among those beside it. `None` after the last.
+    pub fn advance(&mut self) -> Option<(usize, Cols<'_, T>)> {
+        let (across, height) = (self.width / self.unit, self.data.len() / self.width);
+        let tile = self.turn.take(height.div_ceil(self.rows) * across)?;
+        let (row, number) = (tile / across * self.rows, tile % across);
         let data = &self.data[row * self.width..(row + self.rows).min(height) * self.width];
-        let range = cell * self.unit..(cell + 1) * self.unit;
-        // Cell numbers are congruent to this member's index modulo the team's size, so no other member has these columns of
-        // these rows; `next` only grows, and `&mut self` ends the last cell's claim to its own.
-        Some((row, cell, Cols { data, width: self.width, range, _guard: None }))
+        let range = number * self.unit..(number + 1) * self.unit;
+        // As in `Tiles::advance`: nobody else is dealt these columns of these rows.
+        Some((number, Cols { data, width: self.width, first_row: row, range, _guard: None }))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
-    fn team(n: usize) -> Team {
-        Team::new(n).expect("a small team")
-    }
-
-    #[test]
-    fn parts_cover_everything_once() {
-        for (n, unit, size) in [(10, 1, 3), (1, 8, 4), (0, 8, 2), (1003, 8, 2), (64, 64, 5), (7, 3, 2)] {
-            let mut next = 0;
-            for i in 0..size {
-                let r = part(n, unit, i, size);
-                assert_eq!(r.start, next);
-                assert!(r.start.is_multiple_of(unit) || r.start == n);
-                next = r.end;
-            }
-            assert_eq!(next, n);
-        }
-    }
-
-    #[test]
-    fn members_see_each_others_work_after_a_barrier() {
-        for size in [1, 2, 3, 8] {
-            let (mut a, mut b) = (vec![0u64; 37 * 5], vec![0u64; 37 * 5]);
-            let (sa, sb) = (Shared::new(&mut a, 37), Shared::new(&mut b, 37));
-            team(size).run(|m| {
-                for round in 0..100 {
-                    let mut cols = sa.cols(m, 4);
-                    for r in 0..cols.height() {
-                        let start = cols.range().start;
-                        for (i, x) in cols.row(r).iter_mut().enumerate() {
-                            *x = (round * 1000 + r * 37 + start + i) as u64;
-                        }
-                    }
-                    drop(cols);
-                    m.sync();
-                    let all = sa.read(m);
-                    for (r, row) in sb.rows(m).iter_mut() {
-                        for (i, x) in row.iter_mut().enumerate() {
-                            *x = all[all.len() - 1 - (r * 37 + i)];
-                        }
-                    }
-                    m.sync();
-                }
-            });
-            for (i, x) in b.iter().enumerate() {
-                assert_eq!(*x, (99_000 + 37 * 5 - 1 - i) as u64);
-            }
-        }
-    }
-
-    #[test]
-    fn cells_are_dealt_once_each() {
-        let mut a = vec![0u32; 12 * 7];
-        let shared = Shared::new(&mut a, 12);
-        team(3).run(|m| {
-            let mut cells = shared.cells(m, 4);
-            while let Some((row, cell, data)) = cells.advance() {
-                for (i, x) in data.iter_mut().enumerate() {
-                    *x += (row * 12 + cell * 4 + i) as u32 + 1;
-                }
-            }
-        });
-        assert!(a.iter().enumerate().all(|(i, x)| *x == i as u32 + 1));
-    }
-
-    #[test]
-    fn bands_are_dealt_once_each() {
-        for (height, rows) in [(7, 4), (8, 4), (1, 8), (5, 1)] {
-            let mut a = vec![0u32; 12 * height];
-            let shared = Shared::new(&mut a, 12);
-            team(3).run(|m| {
-                let mut bands = shared.bands(m, rows, 4);
-                while let Some((row, cell, mut cols)) = bands.advance() {
-                    assert_eq!(cols.height(), rows.min(height - row));
-                    for r in 0..cols.height() {
-                        for (i, x) in cols.row(r).iter_mut().enumerate() {
-                            *x += ((row + r) * 12 + cell * 4 + i) as u32 + 1;
-                        }
-                    }
-                }
-            });
-            assert!(a.iter().enumerate().all(|(i, x)| *x == i as u32 + 1), "{height} rows");
-        }
-    }
-
-    #[test]
-    fn wrong_claims_are_refused() {
-        let breach = |f: &(dyn Fn(&mut Member<'_>, &Shared<'_, u8>) + Sync)| {
-            let mut data = vec![0u8; 64];
-            let shared = Shared::new(&mut data, 8);
-            catch_unwind(AssertUnwindSafe(|| team(2).run(|m| f(m, &shared)))).is_err()
-        };
-        assert!(breach(&|m, s| {
-            let _w = s.rows(m);
-            s.read(m);
-        }));
-        assert!(breach(&|m, s| {
-            s.read(m);
-            s.cols(m, 8);
-        }));
-        assert!(breach(&|m, s| {
-            s.cols(m, 8);
-            s.cols(m, 4);
-        }));
-        assert!(breach(&|m, s| {
-            let _one = s.rows(m);
-            let _two = s.rows(m);
-        }));
-        assert!(!breach(&|m, s| {
-            drop(s.rows(m));
-            drop(s.rows(m));
-            m.sync();
-            s.read(m);
-        }));
-        let mut data = vec![0u8; 8];
-        let shared = Shared::new(&mut data, 8);
-        let t = team(1);
-        t.run(|m| drop(shared.rows(m)));
-        assert!(catch_unwind(AssertUnwindSafe(|| t.run(|m| drop(shared.rows(m))))).is_err());
-    }
-
-    #[test]
-    fn a_panic_in_one_member_ends_the_others() {
-        let t = team(4);
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            t.run(|m| {
-                assert!(m.index() != 2, "on purpose");
-                m.sync();
-                m.sync();
-            });
-        }));
-        assert!(result.is_err());
-    }
-
-    #[test]
-    fn sizes_out_of_range_are_errors() {
-        assert!(matches!(Team::new(0), Err(TeamError::Size { asked: 0 })));
-        assert!(Team::new(MAX_THREADS + 1).is_err());
-    }
-
-    #[test]
-    fn many_more_threads_than_cores_still_finish() {
-        let mut sums = vec![0u64; 64];
-        let shared = Shared::new(&mut sums, 1);
-        team(64).run(|m| {
-            for _ in 0..200 {
-                shared.rows(m).data()[0] += 1;
-                m.sync();
-            }
-        });
-        assert!(sums.iter().all(|s| *s == 200));
-    }
-}
+mod tests;

@@ -3,10 +3,11 @@
 use crate::kernel::format::ActBlock;
 use crate::kernel::isa::Isa;
 use crate::kernel::op::finite::all_finite;
-use crate::kernel::op::matmul::Input;
+use crate::kernel::op::matmul::{Input, ROW_UNIT};
 use crate::kernel::op::quantize::{Q8, SUM, quantize, remainder};
-use crate::kernel::par::{Member, Shared};
+use crate::kernel::par::{Cols, Member, Shared};
 use crate::simd;
+use std::ops::Range;
 
 /// The blocks in which an input is needed.
 pub type Blocks = [Option<ActBlock>; 2];
@@ -81,6 +82,25 @@ pub struct SharedActs<'a> {
     forms: [Option<SharedForm<'a>>; 2],
 }
 
+/// What a member makes of an input.
+#[derive(Clone, Copy)]
+pub enum Deal {
+    /// All of some tokens.
+    Tokens,
+    /// Some columns of all tokens.
+    Columns,
+}
+
+impl Deal {
+    /// A member's part of a buffer with so many rows a token, where columns are dealt in units of `unit`.
+    fn part<'m, T>(self, m: &'m Member<'_>, of: &'m Shared<'_, T>, rows: usize, unit: usize) -> Cols<'m, T> {
+        match self {
+            Self::Tokens => of.strip(m, rows),
+            Self::Columns => of.cols(m, unit),
+        }
+    }
+}
+
 /// `[tokens][terms]` vectors.
 struct SharedForm<'a> {
     block: ActBlock,
@@ -91,35 +111,44 @@ struct SharedForm<'a> {
 }
 
 impl SharedActs<'_> {
-    /// Brings this member's columns of all tokens into the forms; with `refine` also what those lose, where a form has room
-    /// for it. `bad` is called with a token that has a number that is not finite. The numbers must be complete.
-    pub fn quantize(&self, m: &Member<'_>, isa: Isa, refine: bool, mut bad: impl FnMut(usize)) {
-        let (x, n) = (self.f32.read(m), self.f32.width());
-        if self.forms.iter().all(Option::is_none) {
-            for (t, x) in x.chunks_exact(n).enumerate().filter(|(t, _)| t % m.size() == m.index()) {
-                if !simd!(isa, s => all_finite(s, x)) {
-                    bad(t);
-                }
+    /// Makes this member's part of the input: `fill` writes the numbers of a token's columns (or leaves them as they are), which
+    /// are then brought into the forms; with `refine` also what those lose, where a form has room for it. `bad` is called with
+    /// a token that has a number that is not finite.
+    pub fn make(
+        &self,
+        m: &Member<'_>,
+        isa: Isa,
+        (deal, refine): (Deal, bool),
+        mut fill: impl FnMut(usize, Range<usize>, &mut [f32]),
+        mut bad: impl FnMut(usize),
+    ) {
+        let forms = || self.forms.iter().flatten();
+        let unit = forms().map(|form| form.block.elements()).max().unwrap_or(ROW_UNIT);
+        let mut x = deal.part(m, &self.f32, 1, unit);
+        let (first, columns) = (x.first_row(), x.range());
+        for t in 0..x.height() {
+            fill(first + t, columns.clone(), x.row(t));
+            if forms().next().is_none() && !simd!(isa, s => all_finite(s, x.row(t))) {
+                bad(first + t);
             }
         }
-        for form in self.forms.iter().flatten() {
-            let (block, unit, terms) = (form.block, form.block.elements(), form.terms);
-            // This member's blocks of every vector, their scales and sums.
-            let mut codes = form.codes.cols(m, unit);
-            let (mut scales, mut sums) = (form.scales.cols(m, 1), form.sums.cols(m, unit / SUM));
-            let range = codes.range();
-            for (t, x) in x.chunks_exact(n).enumerate() {
-                let (x, v) = (&x[range.clone()], t * terms);
+        for form in forms() {
+            let (block, terms, n) = (form.block, form.terms, form.block.elements());
+            let mut codes = deal.part(m, &form.codes, terms, unit);
+            let (mut scales, mut sums) =
+                (deal.part(m, &form.scales, terms, unit / n), deal.part(m, &form.sums, terms, unit / SUM));
+            for t in 0..x.height() {
+                let (x, v) = (x.row(t), t * terms);
                 if !simd!(isa, s => quantize(s, block, x, codes.row(v), scales.row(v), sums.row(v))) {
-                    bad(t);
+                    bad(first + t);
                 }
                 if !refine || terms == 1 {
                     continue;
                 }
-                for (b, x) in x.chunks_exact(unit).enumerate() {
+                for (b, x) in x.chunks_exact(n).enumerate() {
                     let mut lost = [0.0; ActBlock::B256.elements()];
-                    let lost = &mut lost[..unit];
-                    let (at, sums_at) = (b * unit, b * unit / SUM);
+                    let lost = &mut lost[..n];
+                    let (at, sums_at) = (b * n, b * n / SUM);
                     simd!(isa, s => {
                         remainder(s, block, x, &codes.row(v)[at..], &scales.row(v)[b..], lost);
                         let (codes, sums) = (&mut codes.row(v + 1)[at..], &mut sums.row(v + 1)[sums_at..]);

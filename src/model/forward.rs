@@ -31,13 +31,11 @@ pub fn forward(
         let leads = m.index() == 0;
         p.embed(m, ids);
         for (i, l) in w.layers.iter().enumerate() {
-            p.norm(m, &l.attn_norm, &b.xn.f32);
+            p.norm_input(m, &l.attn_norm, i, Place::AttnInput);
             m.sync();
             if leads && i == 0 {
                 model.embedded();
             }
-            p.quantize(m, &b.xn, i, Place::AttnInput);
-            m.sync();
             p.linear(m, &l.q, &b.xn, &b.q);
             p.linear(m, &l.k, &b.xn, &b.k);
             p.linear_refined(m, &l.v, &b.xn, &b.v);
@@ -46,20 +44,17 @@ pub fn forward(
             m.sync();
             p.attend(m, i);
             m.sync();
-            p.quantize(m, &b.att, i, Place::Attention);
+            p.attended(m, i);
             m.sync();
             p.linear(m, &l.o, &b.att, &b.y);
             m.sync();
             p.add(m, l.post_attn_norm.as_deref());
-            p.norm(m, &l.ffn_norm, &b.xn.f32);
-            m.sync();
-            p.quantize(m, &b.xn, i, Place::FfnInput);
+            p.norm_input(m, &l.ffn_norm, i, Place::FfnInput);
             m.sync();
             p.linear(m, &l.gate, &b.xn, &b.h.f32);
             p.linear(m, &l.up, &b.xn, &b.up);
-            p.activate(m);
             m.sync();
-            p.quantize(m, &b.h, i, Place::Ffn);
+            p.activate(m, i);
             m.sync();
             p.linear_refined(m, &l.down, &b.h, &b.y);
             m.sync();

@@ -1,7 +1,7 @@
 //! The steps of the forward pass. Each is one operation on the members' own parts; barriers are between them, in
 //! [`forward`](super::forward::forward).
 
-use super::acts::SharedActs;
+use super::acts::{Deal, SharedActs};
 use super::config::Activation;
 use super::error::EvalError;
 use super::kv::Span;
@@ -13,11 +13,12 @@ use crate::kernel::op::activation::{geglu, swiglu};
 use crate::kernel::op::attend::{QUERIES, Queries};
 use crate::kernel::op::finite::all_finite;
 use crate::kernel::op::map::{add, scale};
-use crate::kernel::op::matmul::{Input, ROW_UNIT, matmul};
+use crate::kernel::op::matmul::{Input, Product, tile_rows};
 use crate::kernel::op::rmsnorm::rms_norm;
 use crate::kernel::op::rope::rotate;
 use crate::kernel::par::{Member, Shared};
 use crate::simd;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What all steps of one batch share.
@@ -123,13 +124,40 @@ impl Pass<'_> {
         }
     }
 
-    /// The int8 forms of an input, and the check that it is finite.
-    pub fn quantize(&self, m: &Member<'_>, x: &SharedActs<'_>, layer: usize, place: Place) {
-        let refine = matches!(place, Place::AttnInput | Place::Ffn);
-        x.quantize(m, self.isa, refine, |t| self.faults.report(layer, place, t));
+    /// The normalised residual stream of this member's tokens, as the input of products.
+    pub fn norm_input(&self, m: &Member<'_>, w: &[f32], layer: usize, place: Place) {
+        let refine = matches!(place, Place::AttnInput);
+        let mut x = self.bufs.x.strip(m, 1);
+        let first = x.first_row();
+        let norm = |t: usize, _, to: &mut [f32]| {
+            to.copy_from_slice(x.row(t - first));
+            simd!(self.isa, s => rms_norm(s, to, w, self.config().norm_eps));
+        };
+        let bad = |t| self.faults.report(layer, place, t);
+        self.bufs.xn.make(m, self.isa, (Deal::Tokens, refine), norm, bad);
     }
 
-    /// `to = x W^T`, scaled and biased, for this member's rows of `W`.
+    /// What attention gathered, as the input of a product: this member's columns.
+    pub fn attended(&self, m: &Member<'_>, layer: usize) {
+        let bad = |t| self.faults.report(layer, Place::Attention, t);
+        self.bufs.att.make(m, self.isa, (Deal::Columns, false), |_, _, _| (), bad);
+    }
+
+    /// `h = act(h) * up` as the input of a product: this member's columns.
+    pub fn activate(&self, m: &Member<'_>, layer: usize) {
+        let (up, n) = (self.bufs.up.read(m), self.bufs.up.width());
+        let gate = |t: usize, columns: Range<usize>, h: &mut [f32]| {
+            let up = &up[t * n..][columns];
+            match self.config().activation {
+                Activation::Silu => simd!(self.isa, s => swiglu(s, h, up)),
+                Activation::Gelu => simd!(self.isa, s => geglu(s, h, up)),
+            }
+        };
+        let bad = |t| self.faults.report(layer, Place::Ffn, t);
+        self.bufs.h.make(m, self.isa, (Deal::Columns, true), gate, bad);
+    }
+
+    /// `to = x W^T`, scaled and biased, for some of the rows of `W`.
     pub fn linear(&self, m: &Member<'_>, l: &Linear<'_>, x: &SharedActs<'_>, to: &Shared<'_, f32>) {
         self.product(m, l, &x.input(m, false), to);
     }
@@ -141,14 +169,16 @@ impl Pass<'_> {
     }
 
     fn product(&self, m: &Member<'_>, l: &Linear<'_>, x: &Input<'_>, to: &Shared<'_, f32>) {
-        let mut out = to.cols(m, ROW_UNIT);
-        for worker in self.bufs.workers.rows(m).data() {
-            matmul(self.isa, self.exact, l.w, x, &mut out, &mut worker.scratch);
-        }
-        let rows = out.range();
-        for t in 0..out.height() {
-            l.finish(self.isa, out.row(t), rows.clone());
-        }
+        let mut workers = self.bufs.workers.rows(m);
+        let [worker] = workers.data() else { return };
+        let mut product = Product::new(self.isa, self.exact, l.w, x, &mut worker.scratch);
+        let mut tiles = to.tiles(m, tile_rows(to.width(), to.height(), m.size()));
+        product.all(&mut tiles, |out| {
+            let rows = out.range();
+            for t in 0..out.height() {
+                l.finish(self.isa, out.row(t), rows.clone());
+            }
+        });
     }
 
     /// Norms and turns query and key heads; keys and values go into the cache.
@@ -192,8 +222,9 @@ impl Pass<'_> {
         let mut workers = b.workers.rows(m);
         let mut bands = b.att.f32.bands(m, tokens, heads * c.value_dim);
         let [worker] = workers.data() else { return };
-        while let Some((t, cell, mut out)) = bands.advance() {
-            let (count, pos, first_head) = (out.height(), self.pos + t, cell * heads);
+        while let Some((number, mut out)) = bands.advance() {
+            let (t, count) = (out.first_row(), out.height());
+            let (pos, first_head) = (self.pos + t, number * heads);
             let first = c.first_seen(layer, pos);
             let mut seen = [const { 0..0 }; QUERIES];
             for (seen, pos) in seen.iter_mut().zip(pos..pos + count) {
@@ -208,17 +239,6 @@ impl Pass<'_> {
                 seen: &seen[..count],
             };
             b.cache.attend(m, self.isa, &span, &queries, c.attn_scale, &mut worker.scores, &mut out);
-        }
-    }
-
-    /// `h = act(h) * up` for this member's columns.
-    pub fn activate(&self, m: &Member<'_>) {
-        let (mut h, mut up) = (self.bufs.h.f32.cols(m, ROW_UNIT), self.bufs.up.cols(m, ROW_UNIT));
-        for t in 0..h.height() {
-            match self.config().activation {
-                Activation::Silu => simd!(self.isa, s => swiglu(s, h.row(t), up.row(t))),
-                Activation::Gelu => simd!(self.isa, s => geglu(s, h.row(t), up.row(t))),
-            }
         }
     }
 

@@ -47,6 +47,7 @@ use crate::kernel::isa::Isa;
 use crate::kernel::op::quantize::{Q8, Q8Row};
 use crate::kernel::par::Cols;
 use layout::GROUP;
+use std::ops::Range;
 
 /// A format we can compute with.
 #[derive(Debug)]
@@ -345,15 +346,37 @@ impl<'a> Matrix<'a> {
 }
 
 impl Q8Dot {
-    /// `out[t][r] = W[r] . x[t]` for the rows in `out.range()` and every token, the sum of its terms.
-    pub fn run(&self, isa: Isa, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut drive::Tile) {
+    /// Puts into the scratch what [`run`](Self::run) needs of the vectors.
+    pub(super) fn arrange(&self, isa: Isa, x: &Q8<'_>, tile: &mut drive::Tile) {
         #[cfg(target_arch = "x86_64")]
         if let Some(fast) = &self.x86 {
             match isa {
                 Isa::Scalar => {}
-                Isa::Avx2(token) => return (fast.avx2)(token, w, x, out, tile),
-                Isa::AvxVnni(token) => return (fast.avxvnni)(token, w, x, out, tile),
-                Isa::Avx512(token) => return (fast.avx512)(token, w, x, out, tile),
+                Isa::Avx2(_) => (fast.avx2.arrange)(x, tile),
+                Isa::AvxVnni(_) => (fast.avxvnni.arrange)(x, tile),
+                Isa::Avx512(_) => (fast.avx512.arrange)(x, tile),
+            }
+        }
+    }
+
+    /// `out[t][r] = W[r] . x[t]` for the rows in `out.range()` and every token, the sum of its terms. The vectors must have
+    /// been [arranged](Self::arrange); the rows of `then` are probably multiplied next.
+    pub(super) fn run(
+        &self,
+        isa: Isa,
+        w: Matrix<'_>,
+        x: &Q8<'_>,
+        out: &mut Cols<'_, f32>,
+        tile: &mut drive::Tile,
+        then: Range<usize>,
+    ) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(fast) = &self.x86 {
+            match isa {
+                Isa::Scalar => {}
+                Isa::Avx2(token) => return (fast.avx2.multiply)(token, w, x, out, tile, then),
+                Isa::AvxVnni(token) => return (fast.avxvnni.multiply)(token, w, x, out, tile, then),
+                Isa::Avx512(token) => return (fast.avx512.multiply)(token, w, x, out, tile, then),
             }
         }
         drive::scalar(self.scalar, w, x, out, tile);

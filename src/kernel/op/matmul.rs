@@ -8,12 +8,24 @@
 
 use super::dot::dot;
 use super::quantize::Q8;
-use crate::kernel::format::{ActBlock, Dot, Matrix, drive};
+use crate::kernel::format::{ActBlock, Dot, Matrix, Q8Dot, drive};
 use crate::kernel::isa::{Isa, Lanes, Simd};
-use crate::kernel::par::Cols;
+use crate::kernel::par::{Cols, Tiles};
+use std::ops::Range;
 
 /// Rows are dealt to threads in multiples of this.
 pub const ROW_UNIT: usize = drive::ROW_UNIT;
+
+/// How many rows members take at a time of a product of `rows` rows with so many tokens: few enough that all end at about the
+/// same time, enough that taking them costs nothing.
+pub fn tile_rows(rows: usize, tokens: usize, members: usize) -> usize {
+    let pieces = match (members, tokens) {
+        (1, _) => 1,
+        (_, 1) => 4 * members,
+        _ => rows,
+    };
+    rows.div_ceil(pieces).next_multiple_of(drive::TILE_ROWS)
+}
 
 /// The inputs of a matrix product, in every form that one of its readers needs.
 #[derive(Clone, Copy)]
@@ -44,13 +56,72 @@ impl Scratch {
     }
 }
 
-/// `out[t][r] = W[r] . x[t]` for the rows in `out.range()` and every token `t`.
-///
-/// `exact` multiplies in f32. Otherwise the form of the input that the format asks for
-/// ([`Format::act`](crate::kernel::format::Format::act)) must be there.
-///
-/// # Panics
-/// If shapes disagree or the needed form is missing: both are checked when a model is loaded.
+/// A matrix and vectors that are about to be multiplied, in pieces of rows.
+pub struct Product<'a, 's> {
+    isa: Isa,
+    w: Matrix<'a>,
+    x: &'a Input<'a>,
+    /// The int8 form of the vectors that the matrix is multiplied by; none on the exact path.
+    form: Option<(&'a Q8Dot, &'a Q8<'a>)>,
+    scratch: &'s mut Scratch,
+}
+
+impl<'a, 's> Product<'a, 's> {
+    /// `exact` multiplies in f32. Otherwise the form of the input that the format asks for
+    /// ([`Format::act`](crate::kernel::format::Format::act)) must be there.
+    ///
+    /// # Panics
+    /// If shapes disagree or the needed form is missing: both are checked when a model is loaded.
+    pub fn new(isa: Isa, exact: bool, w: Matrix<'a>, x: &'a Input<'a>, scratch: &'s mut Scratch) -> Self {
+        assert_eq!(w.cols(), x.n, "matrix columns and vector length");
+        let form = match &w.format().dot {
+            Dot::Q8(dot) if !exact => {
+                let form = match dot.block {
+                    ActBlock::B32 => &x.b32,
+                    ActBlock::B256 => &x.b256,
+                };
+                let elements = dot.block.elements();
+                let form = form.as_ref().unwrap_or_else(|| panic!("activations in blocks of {elements}"));
+                dot.arrange(isa, form, &mut scratch.tile);
+                Some((dot, form))
+            }
+            _ => None,
+        };
+        Self { isa, w, x, form, scratch }
+    }
+
+    /// Multiplies in tiles until all are done (by whoever took them), and gives each to `done`.
+    pub fn all(&mut self, tiles: &mut Tiles<'_, f32>, mut done: impl FnMut(&mut Cols<'_, f32>)) {
+        while let Some((mut out, then)) = tiles.advance() {
+            self.rows(&mut out, then);
+            done(&mut out);
+        }
+    }
+
+    /// `out[t][r] = W[r] . x[t]` for the rows in `out.range()` and every token `t`. The rows of `then` are probably next.
+    ///
+    /// # Panics
+    /// If `out` has more rows than the matrix or not one row a token.
+    pub fn rows(&mut self, out: &mut Cols<'_, f32>, then: Range<usize>) {
+        let (w, x) = (self.w, self.x);
+        assert!(out.range().end <= w.rows(), "rows {:?} of {}", out.range(), w.rows());
+        assert_eq!(out.height() * x.n, x.f32.len(), "as many outputs as tokens");
+        if let Some((dot, form)) = self.form {
+            return dot.run(self.isa, w, form, out, &mut self.scratch.tile, then);
+        }
+        match (self.isa.lanes(), &w.format().dot) {
+            #[cfg(target_arch = "x86_64")]
+            (Lanes::Avx2(token), Dot::F32 { avx2: Some(kernel) }) => kernel(token, w, x.f32, out),
+            _ => {
+                let row = &mut self.scratch.row;
+                row.resize(w.cols(), 0.0);
+                crate::simd!(self.isa, s => exact_rows(s, w, x.f32, out, row));
+            }
+        }
+    }
+}
+
+/// `out[t][r] = W[r] . x[t]` for the rows in `out.range()` and every token `t`: a [`Product`] in one piece.
 pub fn matmul(
     isa: Isa,
     exact: bool,
@@ -59,26 +130,7 @@ pub fn matmul(
     out: &mut Cols<'_, f32>,
     scratch: &mut Scratch,
 ) {
-    assert_eq!(w.cols(), x.n, "matrix columns and vector length");
-    assert!(out.range().end <= w.rows(), "rows {:?} of {}", out.range(), w.rows());
-    assert_eq!(out.height() * x.n, x.f32.len(), "as many outputs as tokens");
-    match (isa.lanes(), &w.format().dot) {
-        #[cfg(target_arch = "x86_64")]
-        (Lanes::Avx2(token), Dot::F32 { avx2: Some(kernel) }) => kernel(token, w, x.f32, out),
-        (_, Dot::Q8(q8)) if !exact => {
-            let form = match q8.block {
-                ActBlock::B32 => &x.b32,
-                ActBlock::B256 => &x.b256,
-            };
-            let form =
-                form.as_ref().unwrap_or_else(|| panic!("activations in blocks of {}", q8.block.elements()));
-            q8.run(isa, w, form, out, &mut scratch.tile);
-        }
-        _ => {
-            scratch.row.resize(w.cols(), 0.0);
-            crate::simd!(isa, s => exact_rows(s, w, x.f32, out, &mut scratch.row));
-        }
-    }
+    Product::new(isa, exact, w, x, scratch).rows(out, 0..0);
 }
 
 #[inline(always)]

@@ -12,6 +12,7 @@ use crate::kernel::isa::{Aligned, Avx2, Avx512, AvxVnni};
 use crate::kernel::op::quantize::{Q8, Q8Row};
 use crate::kernel::par::Cols;
 use lines::Lines;
+use std::ops::Range;
 
 /// Rows that are computed side by side, one in each lane of eight.
 pub const LANES: usize = 8;
@@ -21,7 +22,13 @@ pub const ROW_UNIT: usize = 16;
 
 /// The int8 product of one format for ranges of rows and all tokens.
 #[cfg(target_arch = "x86_64")]
-pub type Kernel<Token> = fn(Token, Matrix<'_>, &Q8<'_>, &mut Cols<'_, f32>, &mut Tile);
+pub struct Kernel<Token> {
+    /// Puts into the scratch what is needed of the vectors, once for all rows.
+    pub arrange: fn(&Q8<'_>, &mut Tile),
+    /// The product for the rows in the output's range, of vectors that were arranged. The rows of the last operand are
+    /// probably next.
+    pub multiply: fn(Token, Matrix<'_>, &Q8<'_>, &mut Cols<'_, f32>, &mut Tile, Range<usize>),
+}
 
 /// The int8 product of one format on each instruction set. All give the bits of the scalar definition.
 #[cfg(target_arch = "x86_64")]
@@ -39,18 +46,18 @@ impl Kernels {
     /// Of a format of 32-element blocks.
     pub(super) const fn block32<B: avx2::block32::Block32>() -> Self {
         Self {
-            avx2: avx2::block32::matmul::<B>,
-            avxvnni: vnni::matmul::<AvxVnni, vnni::block32::Tiles<B>>,
-            avx512: vnni::matmul::<Avx512, vnni::block32::Tiles<B>>,
+            avx2: Kernel { arrange: |_, _| (), multiply: avx2::block32::matmul::<B> },
+            avxvnni: vnni::kernel::<AvxVnni, vnni::block32::Tiles<B>>(),
+            avx512: vnni::kernel::<Avx512, vnni::block32::Tiles<B>>(),
         }
     }
 
     /// Of a format of 256-element blocks.
     pub(super) const fn block256<B: avx2::block256::Block256>() -> Self {
         Self {
-            avx2: avx2::block256::matmul::<B>,
-            avxvnni: vnni::matmul::<AvxVnni, vnni::block256::Tiles<B>>,
-            avx512: vnni::matmul::<Avx512, vnni::block256::Tiles<B>>,
+            avx2: Kernel { arrange: |_, _| (), multiply: avx2::block256::matmul::<B> },
+            avxvnni: vnni::kernel::<AvxVnni, vnni::block256::Tiles<B>>(),
+            avx512: vnni::kernel::<Avx512, vnni::block256::Tiles<B>>(),
         }
     }
 }
@@ -58,6 +65,9 @@ impl Kernels {
 /// The f32 product of one format on AVX2: `x` is `[tokens][columns]`.
 #[cfg(target_arch = "x86_64")]
 pub type FloatKernel = fn(Avx2, Matrix<'_>, &[f32], &mut Cols<'_, f32>);
+
+/// The most rows of a [`Tile`].
+pub const TILE_ROWS: usize = 4 * LANES;
 
 /// A worker's scratch for a tile of a few groups of [`LANES`] rows, unpacked once and used for many vectors. For
 /// every place in a row there is one element of each group, side by side.
@@ -85,7 +95,7 @@ impl Tile {
     pub fn bytes(n: usize, all: usize) -> usize {
         // The most rows of a tile: their codes, and for every 16 elements scales and minimums in three kinds of numbers. Then
         // codes, sums and scales of the vectors, and as many again as the last run may be too long.
-        4 * LANES * (n + 3 * n / 16 * size_of::<f32>()) + (all + 5 * n) / 4 * 5
+        TILE_ROWS * (n + 3 * n / 16 * size_of::<f32>()) + (all + 5 * n) / 4 * 5
     }
 }
 
@@ -138,7 +148,7 @@ type Products<const N: usize, const T: usize> = Aligned<[[[f32; LANES]; N]; T]>;
 fn put<const N: usize, const T: usize>(
     x: &Q8<'_>,
     out: &mut Cols<'_, f32>,
-    rows: std::ops::Range<usize>,
+    rows: Range<usize>,
     first: usize,
     products: &Products<N, T>,
 ) {

@@ -10,6 +10,7 @@ use crate::kernel::isa::Avx2;
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// How AVX2 reads a format's blocks.
 pub trait Block32: 'static {
@@ -36,7 +37,14 @@ pub trait Block32: 'static {
 }
 
 /// The product under the contract for the rows in `out.range()`.
-pub fn matmul<B: Block32>(isa: Avx2, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
+pub fn matmul<B: Block32>(
+    isa: Avx2,
+    w: Matrix<'_>,
+    x: &Q8<'_>,
+    out: &mut Cols<'_, f32>,
+    tile: &mut Tile,
+    _then: Range<usize>,
+) {
     // SAFETY: the token proves the features.
     unsafe {
         if x.vectors() < TILE_FROM {
@@ -84,7 +92,7 @@ const fn run<B: Block32>() -> usize {
 
 /// Few vectors: weights are read where they lie.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn few<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
+pub fn few<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
     let mut v = 0;
     // The terms of a token take one pass.
     in_runs!(v of x.vectors(), [2, 1], RUN => pass::<B, RUN>(isa, w, x, v, out));

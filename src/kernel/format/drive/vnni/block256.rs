@@ -33,8 +33,9 @@ impl<B: Block256> Tiled for Tiles<B> {
         _ => 32,
     };
 
-    fn few(isa: Avx2, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
-        block256::matmul::<B>(isa, w, x, out, tile);
+    fn few(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
+        // SAFETY: the token proves the features.
+        unsafe { block256::few::<B>(isa, w, x, out) }
     }
 
     fn unpack(isa: Avx2, w: &Matrix<'_>, first: usize, tile: &mut Tile, group: usize, groups: usize) {

@@ -22,8 +22,9 @@ const fn offset<B: Block32>() -> i32 {
 impl<B: Block32> Tiled for Tiles<B> {
     const SUMS: usize = 32;
 
-    fn few(isa: Avx2, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
-        block32::matmul::<B>(isa, w, x, out, tile);
+    fn few(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
+        // SAFETY: the token proves the features.
+        unsafe { block32::few::<B>(isa, w, x, out) }
     }
 
     fn unpack(isa: Avx2, w: &Matrix<'_>, first: usize, tile: &mut Tile, group: usize, groups: usize) {

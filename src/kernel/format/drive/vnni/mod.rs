@@ -13,13 +13,14 @@ pub mod block32;
 mod panel;
 
 use super::avx2::Prefetch;
-use super::{LANES, TILE_FROM, Tile, put};
+use super::{Kernel, LANES, TILE_FROM, Tile, put};
 use crate::kernel::format::Matrix;
 use crate::kernel::isa::{Aligned, Avx2, Vnni};
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 pub use panel::Panel;
 use panel::{Run, Runs};
+use std::ops::Range;
 
 /// Vectors of rows in a tile.
 const WIDE: usize = 2;
@@ -32,7 +33,7 @@ type Products<const T: usize> = super::Products<GROUPS, T>;
 /// What the kinds of blocks differ in.
 pub trait Tiled {
     /// The product with few vectors, for which the weights are read where they lie.
-    fn few(isa: Avx2, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile);
+    fn few(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>);
 
     /// Unpacks the eight rows from `first` on into group `group` of a tile of `groups`, with unsigned codes.
     fn unpack(isa: Avx2, w: &Matrix<'_>, first: usize, tile: &mut Tile, group: usize, groups: usize);
@@ -47,20 +48,38 @@ pub trait Tiled {
     fn by<V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -> Products<T>;
 }
 
+/// The product of one kind of blocks.
+pub const fn kernel<V: Vnni, K: Tiled>() -> Kernel<V> {
+    Kernel { arrange: arrange::<V, K>, multiply: multiply::<V, K> }
+}
+
+fn arrange<V: Vnni, K: Tiled>(x: &Q8<'_>, tile: &mut Tile) {
+    if x.vectors() >= TILE_FROM {
+        tile.panel.fill(x, V::VECTORS, K::SUMS, K::word);
+    }
+}
+
 /// The product under the contract for the rows in `out.range()`.
-pub fn matmul<V: Vnni, K: Tiled>(v: V, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
+fn multiply<V: Vnni, K: Tiled>(
+    v: V,
+    w: Matrix<'_>,
+    x: &Q8<'_>,
+    out: &mut Cols<'_, f32>,
+    tile: &mut Tile,
+    then: Range<usize>,
+) {
     if x.vectors() < TILE_FROM {
-        return K::few(v.avx2(), w, x, out, tile);
+        return K::few(v.avx2(), &w, x, out);
     }
     let groups = WIDE * V::GROUPS;
-    let mut panel = std::mem::take(&mut tile.panel);
-    panel.fill(x, V::VECTORS, K::SUMS, K::word);
+    let panel = std::mem::take(&mut tile.panel);
     let range = out.range();
     for first in range.clone().step_by(groups * LANES) {
         for (group, first) in (first..range.end).step_by(LANES).take(groups).enumerate() {
             K::unpack(v.avx2(), &w, first, tile, group, groups);
         }
         let rest = first + groups * LANES..range.end;
+        let rest = if rest.is_empty() { then.clone() } else { rest };
         let next = (Prefetch::rows(&w, rest.start), rest.len().min(groups * LANES) * w.row_bytes());
         v.run(
             #[inline(always)]
