@@ -549,11 +549,13 @@ pub struct Bands<'m, T> {
 }
 
 impl<T> Bands<'_, T> {
-    /// The next tile and its number among those beside it. `None` after the last.
+    /// The next tile and its number among those beside it: those of one number come one after the other, so that what all of
+    /// them read stays in the cache. `None` after the last.
     pub fn advance(&mut self) -> Option<(usize, Cols<'_, T>)> {
         let (across, height) = (self.width / self.unit, self.data.len() / self.width);
-        let tile = self.turn.take(height.div_ceil(self.rows) * across)?;
-        let (row, number) = (tile / across * self.rows, tile % across);
+        let down = height.div_ceil(self.rows);
+        let tile = self.turn.take(down * across)?;
+        let (row, number) = (tile % down * self.rows, tile / down);
         let data = &self.data[row * self.width..(row + self.rows).min(height) * self.width];
         let range = number * self.unit..(number + 1) * self.unit;
         // As in `Tiles::advance`: nobody else is dealt these columns of these rows.

@@ -239,7 +239,9 @@ fn weigh<S: Simd, E: Element, const N: usize, const W: usize>(
     let common = seen.iter().map(|seen| seen.start).max().unwrap_or(0).min(n);
     let end = seen.iter().map(|seen| seen.end).min().unwrap_or(0).max(common);
     for (positions, all) in [(first..common, false), (common..end, true), (end..n, false)] {
-        for (p, row) in positions.clone().zip(v.rows(positions)) {
+        let (start, count) = (positions.start, positions.len());
+        let e: [&[f32]; N] = std::array::from_fn(|h| &e[h * n + start..][..count]);
+        for (i, row) in (0..count).zip(v.rows(positions)) {
             for w in 0..W {
                 let v = if W == 1 && width < 16 {
                     let rest = E::rest(row);
@@ -248,8 +250,8 @@ fn weigh<S: Simd, E: Element, const N: usize, const W: usize>(
                     sixteen::<S, E>(s, row, w)
                 };
                 for (h, acc) in acc.iter_mut().enumerate() {
-                    if all || seen[h].contains(&p) {
-                        acc[w] = s.add2(acc[w], s.mul2(s.splat2(e[h * n + p]), v));
+                    if all || seen[h].contains(&(start + i)) {
+                        acc[w] = s.add2(acc[w], s.mul2(s.splat2(e[h][i]), v));
                     }
                 }
             }
