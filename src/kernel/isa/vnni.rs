@@ -39,6 +39,11 @@ pub trait Vnni: Copy {
     fn dot4(self, acc: Self::I, u: Self::I, s: Self::I) -> Self::I;
     /// `acc + sum of two products` of i16.
     fn dot2(self, acc: Self::I, a: Self::I, b: Self::I) -> Self::I;
+    /// Eight bytes in every two lanes.
+    fn eight(self, bytes: &[[u8; 4]; 2]) -> Self::I;
+    /// Lanes of 16 bits: of every four lanes of `a` and `b`, those of `a`, then those of `b`. What does not fit becomes the
+    /// nearest that does.
+    fn pack(self, a: Self::I, b: Self::I) -> Self::I;
     /// `a + b`.
     fn add_i32(self, a: Self::I, b: Self::I) -> Self::I;
     /// `a - b`.
@@ -110,7 +115,7 @@ macro_rules! vnni {
     ($token:ty, $groups:literal, $vectors:literal, $i:ty, $f:ty, $features:literal,
      { $($method:ident => $intrinsic:ident,)* }
      load: $load:ident, load_f32: $load_f32:ident, store: $store:ident, zero: $zero:ident, splat: $splat:ident,
-     splat_i32: $splat_i32:ident, shift_right: $srai:ident, shift_left: $sll:ident,
+     splat_i32: $splat_i32:ident, splat_i64: $splat_i64:ident, shift_right: $srai:ident, shift_left: $sll:ident,
      to_f32: $to_f32:ident) => {
         impl Vnni for $token {
             const GROUPS: usize = $groups;
@@ -160,6 +165,11 @@ macro_rules! vnni {
                 op!($splat_i32(i32::from_le_bytes(*bytes)))
             }
             #[inline(always)]
+            fn eight(self, bytes: &[[u8; 4]; 2]) -> $i {
+                let &[[a, b, c, d], [e, f, g, h]] = bytes;
+                op!($splat_i64(i64::from_le_bytes([a, b, c, d, e, f, g, h])))
+            }
+            #[inline(always)]
             fn high(self, v: $i) -> $i {
                 op!($srai::<16>(v))
             }
@@ -174,7 +184,7 @@ macro_rules! vnni {
             vnni!(@methods $i, $f, $($method => $intrinsic,)*);
         }
     };
-    (@methods $i:ty, $f:ty, dot4 => $dot4:ident, dot2 => $dot2:ident, add_i32 => $add_i32:ident,
+    (@methods $i:ty, $f:ty, dot4 => $dot4:ident, dot2 => $dot2:ident, pack => $pack:ident, add_i32 => $add_i32:ident,
      sub_i32 => $sub_i32:ident, mul_i32 => $mul_i32:ident, add_f32 => $add:ident, sub_f32 => $sub:ident, mul_f32 => $mul:ident, fused => $fused:ident,) => {
         #[inline(always)]
         fn dot4(self, acc: $i, u: $i, s: $i) -> $i {
@@ -183,6 +193,10 @@ macro_rules! vnni {
         #[inline(always)]
         fn dot2(self, acc: $i, a: $i, b: $i) -> $i {
             op!($dot2(acc, a, b))
+        }
+        #[inline(always)]
+        fn pack(self, a: $i, b: $i) -> $i {
+            op!($pack(a, b))
         }
         #[inline(always)]
         fn add_i32(self, a: $i, b: $i) -> $i {
@@ -237,20 +251,20 @@ dot2!(dot2_512, __m512i, zmm_reg, "avx512f,avx512vnni", "vpdpwssd {sum}, {a}, {b
 
 vnni! {
     AvxVnni, 1, 3, __m256i, __m256, "avx2,fma,f16c,avxvnni",
-    { dot4 => _mm256_dpbusd_avx_epi32, dot2 => dot2_256, add_i32 => _mm256_add_epi32,
+    { dot4 => _mm256_dpbusd_avx_epi32, dot2 => dot2_256, pack => _mm256_packs_epi32, add_i32 => _mm256_add_epi32,
     sub_i32 => _mm256_sub_epi32, mul_i32 => _mm256_mullo_epi32, add_f32 => _mm256_add_ps, sub_f32 => _mm256_sub_ps,
     mul_f32 => _mm256_mul_ps, fused => _mm256_fmadd_ps, }
     load: _mm256_loadu_si256, load_f32: _mm256_loadu_ps, store: _mm256_storeu_ps, zero: _mm256_setzero_si256,
-    splat: _mm256_set1_ps, splat_i32: _mm256_set1_epi32, shift_right: _mm256_srai_epi32,
+    splat: _mm256_set1_ps, splat_i32: _mm256_set1_epi32, splat_i64: _mm256_set1_epi64x, shift_right: _mm256_srai_epi32,
     shift_left: _mm256_sll_epi32, to_f32: _mm256_cvtepi32_ps
 }
 
 vnni! {
     Avx512, 2, 6, __m512i, __m512, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni",
-    { dot4 => _mm512_dpbusd_epi32, dot2 => dot2_512, add_i32 => _mm512_add_epi32,
+    { dot4 => _mm512_dpbusd_epi32, dot2 => dot2_512, pack => _mm512_packs_epi32, add_i32 => _mm512_add_epi32,
     sub_i32 => _mm512_sub_epi32, mul_i32 => _mm512_mullo_epi32, add_f32 => _mm512_add_ps, sub_f32 => _mm512_sub_ps,
     mul_f32 => _mm512_mul_ps, fused => _mm512_fmadd_ps, }
     load: _mm512_loadu_si512, load_f32: _mm512_loadu_ps, store: _mm512_storeu_ps, zero: _mm512_setzero_si512,
-    splat: _mm512_set1_ps, splat_i32: _mm512_set1_epi32, shift_right: _mm512_srai_epi32,
+    splat: _mm512_set1_ps, splat_i32: _mm512_set1_epi32, splat_i64: _mm512_set1_epi64, shift_right: _mm512_srai_epi32,
     shift_left: _mm512_sll_epi32, to_f32: _mm512_cvtepi32_ps
 }

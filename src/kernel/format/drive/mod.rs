@@ -94,8 +94,8 @@ impl Tile {
     /// An upper bound of the bytes it grows to for rows of `n` elements and vectors of `all` together.
     pub fn bytes(n: usize, all: usize) -> usize {
         // The most rows of a tile: their codes, and for every 16 elements scales and minimums in three kinds of numbers. Then
-        // codes, sums and scales of the vectors, and as many again as the last run may be too long.
-        TILE_ROWS * (n + 3 * n / 16 * size_of::<f32>()) + (all + 5 * n) / 4 * 5
+        // codes, sums, starts and scales of the vectors, and as many again as the last run may be too long.
+        TILE_ROWS * (n + 3 * n / 16 * size_of::<f32>()) + (all + 5 * n) / 2 * 3
     }
 }
 
@@ -158,11 +158,12 @@ fn put<const N: usize, const T: usize>(
         let to = &mut out.row(token)[rows.clone()];
         if term > 0 {
             to.iter_mut().zip(products).for_each(|(y, p)| *y += p);
-        } else if to.len() == products.len() {
-            // The usual case. A length that is known when this is compiled needs no call.
-            to.copy_from_slice(products);
         } else {
-            to.copy_from_slice(&products[..rows.len()]);
+            // Whole groups are the usual case. A length that is known when this is compiled needs no call.
+            let ((groups, rest), (from, _)) = (to.as_chunks_mut::<LANES>(), products.as_chunks::<LANES>());
+            groups.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            let at = LANES * groups.len();
+            rest.copy_from_slice(&products[at..][..rest.len()]);
         }
     }
 }

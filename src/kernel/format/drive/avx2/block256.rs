@@ -324,6 +324,73 @@ pub fn unpack<B: Block256, const VNNI: bool>(
     }
 }
 
+/// Unpacks the eight rows from `first` on into group `group` of a tile of `groups` whose sub-blocks are paired. For every four
+/// elements of one and of the other there are two vectors: rows 0, 1, 4, 5 of each eight, then 2, 3, 6, 7, each lane of the
+/// first sub-block beside that of the second. Packed together they are in order.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub fn unpack_pairs<B: Block256>(
+    isa: Avx2,
+    w: &Matrix<'_>,
+    first: usize,
+    tile: &mut Tile,
+    group: usize,
+    groups: usize,
+) {
+    let n = w.cols() / 256;
+    let pairs = 128 / B::SUB;
+    tile.codes.resize(n * 64 * groups, [0; 32]);
+    tile.scales.resize(n * pairs * groups, [0; 32]);
+    tile.mins.resize(if B::MINS { n * pairs * groups } else { 0 }, [0; 32]);
+    tile.factors.resize(n * groups, [0.0; 8]);
+    tile.min_factors.resize(if B::MINS { n * groups } else { 0 }, [0.0; 8]);
+    let rows = Rows::<B::Bytes>::new(w, first, n);
+    for b in 0..n {
+        // SAFETY: `b < n`.
+        let blocks = unsafe { rows.blocks(b) };
+        for pair in 0..4 {
+            let [low, high] = B::lanes(isa, blocks, pair);
+            let to = &mut tile.codes[(b * 4 + pair) * 16 * groups..][..16 * groups];
+            for i in 0..8 {
+                let [one, other] = match (B::SUB, i) {
+                    (32, _) => [low[i], high[i]],
+                    (_, ..4) => [low[i], low[i + 4]],
+                    _ => [high[i - 4], high[i]],
+                };
+                store(_mm256_unpacklo_epi32(one, other), &mut to[2 * i * groups + group]);
+                store(_mm256_unpackhi_epi32(one, other), &mut to[(2 * i + 1) * groups + group]);
+            }
+        }
+        let mut scales = [_mm256_setzero_si256(); LANES];
+        for (scales, block) in scales.iter_mut().zip(blocks) {
+            *scales = B::scales(isa, block);
+        }
+        store_pairs::<B>(by_pair(scales), &mut tile.scales[b * pairs * groups..][..pairs * groups], group);
+        if B::MINS {
+            let mut mins = [_mm256_setzero_si256(); LANES];
+            for (mins, block) in mins.iter_mut().zip(blocks) {
+                *mins = B::mins(isa, block);
+            }
+            store_pairs::<B>(by_pair(mins), &mut tile.mins[b * pairs * groups..][..pairs * groups], group);
+            store_f32(B::dmin(isa, blocks), &mut tile.min_factors[b * groups + group]);
+        }
+        store_f32(B::d(isa, blocks), &mut tile.factors[b * groups + group]);
+    }
+}
+
+/// Stores a block's i16 values of every two neighbouring sub-blocks side by side, of those that [`by_pair`] arranged.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store_pairs<B: Block256>(values: [__m256i; LANES], to: &mut [[u8; 32]], group: usize) {
+    let (pairs, groups) = (128 / B::SUB, to.len() / (128 / B::SUB));
+    for k in 0..pairs {
+        let v = match B::SUB {
+            32 => _mm256_blend_epi16::<0xaa>(values[2 * k], values[2 * k + 1]),
+            _ => values[k],
+        };
+        store(v, &mut to[k * groups + group]);
+    }
+}
+
 /// Many vectors: eight rows are unpacked and interleaved once, then used for every vector.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn many<B: Block256>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "calls functions that need CPU features under the proof of a token")]
 
 use super::panel::Run;
-use super::{Products, Tiled, WIDE};
+use super::{Products, Tiled, WIDE, paired};
 use crate::kernel::format::Matrix;
 use crate::kernel::format::drive::Tile;
 use crate::kernel::format::drive::avx2::block256::{self, Block256, of_part};
@@ -27,6 +27,8 @@ const fn exact<B: Block256>() -> usize {
 }
 
 impl<B: Block256> Tiled for Tiles<B> {
+    const WIDE: usize = if paired::centre::<B>().is_some() { 1 } else { WIDE };
+    const PAIRED: Option<usize> = if paired::centre::<B>().is_some() { Some(B::SUB) } else { None };
     const SUMS: usize = match (B::MAX_SCALE, B::SUB) {
         (1, _) => 256 / B::PARTS,
         (_, 32) => 64,
@@ -40,7 +42,17 @@ impl<B: Block256> Tiled for Tiles<B> {
 
     fn unpack(isa: Avx2, w: &Matrix<'_>, first: usize, tile: &mut Tile, group: usize, groups: usize) {
         // SAFETY: the token proves the features.
-        unsafe { block256::unpack::<B, true>(isa, w, first, tile, group, groups) }
+        unsafe {
+            match Self::PAIRED {
+                Some(_) => block256::unpack_pairs::<B>(isa, w, first, tile, group, groups),
+                None => block256::unpack::<B, true>(isa, w, first, tile, group, groups),
+            }
+        }
+    }
+
+    fn start(sums: &[i16]) -> [u8; 4] {
+        let sum = sums.iter().map(|&sum| i32::from(sum)).sum::<i32>();
+        (-paired::centre::<B>().unwrap_or(0) * sum).to_ne_bytes()
     }
 
     /// Two i16 to be multiplied by two scales or minimums; without any, the sum times the offset, to be added.
@@ -56,6 +68,9 @@ impl<B: Block256> Tiled for Tiles<B> {
 
     #[inline(always)]
     fn by<V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -> Products<T> {
+        if Self::PAIRED.is_some() {
+            return paired::by::<B, V, T>(v, tile, x);
+        }
         const { assert!(!B::MINS || (offset::<B>() == 0 && B::MAX_SCALE > 1)) };
         let n = x.scales.len() / T;
         let (subs, mins, groups) = (256 / B::SUB, block256::tile_mins::<B>(), WIDE * V::GROUPS);

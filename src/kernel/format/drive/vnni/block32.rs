@@ -20,6 +20,7 @@ const fn offset<B: Block32>() -> i32 {
 }
 
 impl<B: Block32> Tiled for Tiles<B> {
+    const WIDE: usize = WIDE;
     const SUMS: usize = 32;
 
     fn few(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {

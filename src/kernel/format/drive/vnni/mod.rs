@@ -10,6 +10,7 @@
 
 pub mod block256;
 pub mod block32;
+mod paired;
 mod panel;
 
 use super::avx2::Prefetch;
@@ -22,7 +23,7 @@ pub use panel::Panel;
 use panel::{Run, Runs};
 use std::ops::Range;
 
-/// Vectors of rows in a tile.
+/// Vectors of rows in most tiles.
 const WIDE: usize = 2;
 /// The most groups of [`LANES`] rows in a tile.
 const GROUPS: usize = WIDE * 2;
@@ -38,11 +39,22 @@ pub trait Tiled {
     /// Unpacks the eight rows from `first` on into group `group` of a tile of `groups`, with unsigned codes.
     fn unpack(isa: Avx2, w: &Matrix<'_>, first: usize, tile: &mut Tile, group: usize, groups: usize);
 
+    /// Vectors of rows in a tile.
+    const WIDE: usize;
+
+    /// The elements of a sub-block, where two of them share a vector: every second lane is of the second.
+    const PAIRED: Option<usize> = None;
+
     /// Elements whose sum is needed.
     const SUMS: usize;
 
     /// What is needed of the sum of [`SUMS`](Self::SUMS) codes, of which there are the sums of every 16.
     fn word(sums: &[i16]) -> [u8; 4];
+
+    /// What the products of a paired sub-block begin with, of the sums of every 16 of its codes.
+    fn start(_sums: &[i16]) -> [u8; 4] {
+        [0; 4]
+    }
 
     /// The products of a tile's rows with `T` vectors.
     fn by<V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -> Products<T>;
@@ -55,7 +67,7 @@ pub const fn kernel<V: Vnni, K: Tiled>() -> Kernel<V> {
 
 fn arrange<V: Vnni, K: Tiled>(x: &Q8<'_>, tile: &mut Tile) {
     if x.vectors() >= TILE_FROM {
-        tile.panel.fill(x, V::VECTORS, K::SUMS, K::word);
+        tile.panel.fill::<K>(x, V::VECTORS);
     }
 }
 
@@ -71,7 +83,7 @@ fn multiply<V: Vnni, K: Tiled>(
     if x.vectors() < TILE_FROM {
         return K::few(v.avx2(), &w, x, out);
     }
-    let groups = WIDE * V::GROUPS;
+    let groups = K::WIDE * V::GROUPS;
     let panel = std::mem::take(&mut tile.panel);
     let range = out.range();
     for first in range.clone().step_by(groups * LANES) {
@@ -102,7 +114,7 @@ fn by_all<V: Vnni, K: Tiled>(
     (mut next, bytes): (Prefetch, usize),
 ) {
     let ahead = bytes.div_ceil(x.vectors().div_ceil(V::VECTORS)).next_multiple_of(64);
-    let rows = at..(at + WIDE * V::GROUPS * LANES).min(out.range().len());
+    let rows = at..(at + K::WIDE * V::GROUPS * LANES).min(out.range().len());
     for (i, length) in Runs::new(x.vectors(), V::VECTORS) {
         let run = panel.run(i, length);
         next.ahead(ahead);
@@ -117,7 +129,7 @@ fn by_all<V: Vnni, K: Tiled>(
 
 /// The sums of a tile's rows as numbers.
 #[inline(always)]
-fn products<V: Vnni, const T: usize>(v: V, acc: [[V::F; T]; WIDE]) -> Products<T> {
+fn products<V: Vnni, const T: usize, const W: usize>(v: V, acc: [[V::F; T]; W]) -> Products<T> {
     let mut products = Aligned([[[0.0; LANES]; GROUPS]; T]);
     for (r, acc) in acc.into_iter().enumerate() {
         for (acc, products) in acc.into_iter().zip(&mut products.0) {

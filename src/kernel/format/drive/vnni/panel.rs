@@ -1,6 +1,7 @@
 //! Activations in the order in which the loops read them.
 
-use crate::kernel::op::quantize::{Q8, SUM};
+use super::Tiled;
+use crate::kernel::op::quantize::{Q8, Q8Row, SUM};
 use std::ops::Range;
 
 /// The number and the length of each run of vectors that go through a product together.
@@ -36,73 +37,118 @@ impl Iterator for Runs {
 pub struct Panel {
     /// Elements of a vector.
     n: usize,
-    /// Elements that share a scale.
-    block: usize,
-    /// Elements that share a sum.
-    sums: usize,
+    /// Elements that share each of the parts of a run, in their order there.
+    steps: [usize; 4],
     codes: Vec<[u8; 4]>,
     words: Vec<[u8; 4]>,
+    starts: Vec<[[u8; 4]; 2]>,
     scales: Vec<f32>,
 }
 
 /// A run of `T` vectors.
 #[derive(Clone, Copy)]
 pub struct Run<'a> {
-    /// `[n / 4][T]`
+    /// `[n / 4][T]`; of paired sub-blocks `[n / 8][T][2]`: four of one, four of the other.
     pub codes: &'a [[u8; 4]],
     /// `[n / sums][T]`: what the format makes of the sums.
     pub words: &'a [[u8; 4]],
+    /// `[n / 2 sub][T]`: what sums of paired sub-blocks begin with.
+    pub starts: &'a [[[u8; 4]; 2]],
     /// `[n / block][T]`
     pub scales: &'a [f32],
 }
 
 impl Panel {
-    /// Arranges `x` for runs of `most`, with words made of the sums of `sums` elements each; that of nothing is 0.
-    pub fn fill(&mut self, x: &Q8<'_>, most: usize, sums: usize, word: impl Fn(&[i16]) -> [u8; 4]) {
+    /// Arranges `x` for runs of `most` vectors by tiles of a kind.
+    pub fn fill<K: Tiled>(&mut self, x: &Q8<'_>, most: usize) {
         let runs = Runs::new(x.vectors(), most);
         let room = runs.clone().map(|(_, length)| length).sum::<usize>();
-        (self.n, self.block, self.sums) = (x.n, x.block.elements(), sums);
-        self.codes.resize(room * (self.n / 4), [0; 4]);
-        self.words.resize(room * (self.n / sums), [0; 4]);
-        self.scales.resize(room * (self.n / self.block), 0.0);
+        let pairs = K::PAIRED.map_or(usize::MAX, |sub| 2 * sub);
+        (self.n, self.steps) = (x.n, [4, K::SUMS, pairs, x.block.elements()]);
+        let [codes, words, starts, scales] = self.steps.map(|step| room * (x.n / step));
+        self.codes.resize(codes, [0; 4]);
+        self.words.resize(words, [0; 4]);
+        self.starts.resize(starts, [[0; 4]; 2]);
+        self.scales.resize(scales, 0.0);
         for (first, length) in runs {
-            let [codes, words, scales] = self.parts(first, length);
-            let (codes, words) = (&mut self.codes[codes], &mut self.words[words]);
-            let scales = &mut self.scales[scales];
-            for t in 0..length {
-                let codes = codes[t..].iter_mut().step_by(length);
-                let words = words[t..].iter_mut().step_by(length);
-                let scales = scales[t..].iter_mut().step_by(length);
-                if first + t >= x.vectors() {
-                    codes.for_each(|to| *to = [0; 4]);
-                    words.for_each(|to| *to = [0; 4]);
-                    scales.for_each(|to| *to = 0.0);
-                    continue;
-                }
-                let row = x.vector(first + t);
-                for (to, from) in codes.zip(row.codes.as_chunks::<4>().0) {
-                    *to = from.map(|code| code as u8);
-                }
-                for (to, from) in words.zip(row.sums.chunks_exact(sums / SUM)) {
-                    *to = word(from);
-                }
-                for (to, &from) in scales.zip(row.scales) {
-                    *to = from;
-                }
+            match length {
+                6 => self.fill_run::<K, 6>(x, first),
+                3 => self.fill_run::<K, 3>(x, first),
+                2 => self.fill_run::<K, 2>(x, first),
+                _ => unreachable!("runs of {length}"),
             }
         }
+    }
+
+    fn fill_run<K: Tiled, const T: usize>(&mut self, x: &Q8<'_>, first: usize) {
+        let [codes, words, starts, scales] = self.parts(first, T);
+        let rows: [Option<Q8Row<'_>>; T] =
+            std::array::from_fn(|t| (first + t < x.vectors()).then(|| x.vector(first + t)));
+        let fours = rows.map(|row| row.map(|row| row.codes.as_chunks::<4>().0));
+        let four = |fours: &[[i8; 4]], i: usize| fours[i].map(|code| code as u8);
+        let codes = &mut self.codes[codes];
+        match K::PAIRED {
+            None => side_by_side::<T, _, _>(codes, fours, four),
+            Some(sub) => {
+                let other = sub / 4;
+                side_by_side::<T, _, _>(codes.as_chunks_mut::<2>().0, fours, |fours, i| {
+                    let at = i / other * 2 * other + i % other;
+                    [four(fours, at), four(fours, at + other)]
+                });
+                let sums = rows.map(|row| row.map(|row| row.sums));
+                side_by_side::<T, _, _>(&mut self.starts[starts], sums, |sums, i| {
+                    [2 * i, 2 * i + 1]
+                        .map(|sub_block| K::start(&sums[sub_block * (sub / SUM)..][..sub / SUM]))
+                });
+            }
+        }
+        let sums = rows.map(|row| row.map(|row| row.sums));
+        side_by_side::<T, _, _>(&mut self.words[words], sums, |sums, i| {
+            K::word(&sums[i * (K::SUMS / SUM)..][..K::SUMS / SUM])
+        });
+        side_by_side::<T, _, _>(
+            &mut self.scales[scales],
+            rows.map(|row| row.map(|row| row.scales)),
+            |scales, i| scales[i],
+        );
     }
 
     /// The run of `length` from vector `first` on.
     #[inline(always)]
     pub fn run(&self, first: usize, length: usize) -> Run<'_> {
-        let [codes, words, scales] = self.parts(first, length);
-        Run { codes: &self.codes[codes], words: &self.words[words], scales: &self.scales[scales] }
+        let [codes, words, starts, scales] = self.parts(first, length);
+        Run {
+            codes: &self.codes[codes],
+            words: &self.words[words],
+            starts: &self.starts[starts],
+            scales: &self.scales[scales],
+        }
     }
 
-    /// Where codes, words and scales of the run of `length` from vector `first` on lie.
+    /// Where the parts of the run of `length` from vector `first` on lie.
     #[inline(always)]
-    fn parts(&self, first: usize, length: usize) -> [Range<usize>; 3] {
-        [4, self.sums, self.block].map(|step| first * (self.n / step)..(first + length) * (self.n / step))
+    fn parts(&self, first: usize, length: usize) -> [Range<usize>; 4] {
+        self.steps.map(|step| first * (self.n / step)..(first + length) * (self.n / step))
+    }
+}
+
+/// Writes elements of `T` rows side by side, row by row number `i` of each: those of a row that is not there are zeros.
+#[inline(always)]
+fn side_by_side<const T: usize, R: Copy, E: Copy + Default>(
+    to: &mut [E],
+    rows: [Option<R>; T],
+    element: impl Fn(R, usize) -> E,
+) {
+    let (to, _) = to.as_chunks_mut::<T>();
+    if let (true, Some(some)) = (rows.iter().all(Option::is_some), rows[0]) {
+        // The usual case: without a question for each element.
+        let rows = rows.map(|row| row.unwrap_or(some));
+        for (i, to) in to.iter_mut().enumerate() {
+            *to = rows.map(|row| element(row, i));
+        }
+        return;
+    }
+    for (i, to) in to.iter_mut().enumerate() {
+        *to = rows.map(|row| row.map_or(E::default(), |row| element(row, i)));
     }
 }
