@@ -60,6 +60,19 @@ impl Simd for Avx512 {
         op!([_mm512_castps512_ps256(w), _mm512_extractf32x8_ps::<1>(w)])
     }
     #[inline(always)]
+    fn sums<const N: usize>(self, v: [[__m512; 2]; N]) -> [[f32; 4]; N] {
+        let mut sums = [[0.0; 4]; N];
+        let ((fours, rest), (to, to_rest)) = (v.as_chunks::<4>(), sums.as_chunks_mut::<4>());
+        for (to, four) in to.iter_mut().zip(fours) {
+            op!(sums4(four, to));
+        }
+        for (to, &[ab, cd]) in to_rest.iter_mut().zip(rest) {
+            let ([a, b], [c, d]) = (self.halves(ab), self.halves(cd));
+            *to = self.sum4([a, b, c, d]);
+        }
+        sums
+    }
+    #[inline(always)]
     fn load_both(self, from: &[f32; 8]) -> __m512 {
         op!(_mm512_broadcast_f32x8(_mm256_loadu_ps(from.as_ptr())))
     }
@@ -89,4 +102,36 @@ impl Simd for Avx512 {
             _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_unpacklo_epi64(low, high)))
         })
     }
+}
+
+/// Four times the sums of the halves of two vectors: the same tree, in which four sums share a step.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn sums4(v: &[[__m512; 2]; 4], to: &mut [[f32; 4]; 4]) {
+    // Of each pair the `s4` of its four halves, a quarter each.
+    let mut s4 = [_mm512_setzero_ps(); 4];
+    for (s4, [ab, cd]) in s4.iter_mut().zip(v) {
+        *s4 = _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b10_00_10_00>(*ab, *cd),
+            _mm512_shuffle_f32x4::<0b11_01_11_01>(*ab, *cd),
+        );
+    }
+    // Quarters of the `s2` of two pairs, then those of all four summed up.
+    let mut s2 = [_mm512_setzero_ps(); 2];
+    for (s2, [x, y]) in s2.iter_mut().zip(s4.as_chunks::<2>().0) {
+        let (x, y) = (_mm512_castps_pd(*x), _mm512_castps_pd(*y));
+        *s2 = _mm512_add_ps(
+            _mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
+            _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)),
+        );
+    }
+    let sums = _mm512_add_ps(
+        _mm512_shuffle_ps::<0b10_00_10_00>(s2[0], s2[1]),
+        _mm512_shuffle_ps::<0b11_01_11_01>(s2[0], s2[1]),
+    );
+    // From halves of pairs to pairs of halves.
+    let across = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    let sums = _mm512_permutexvar_ps(across, sums);
+    // SAFETY: `to` has 16 floats; the instruction takes any alignment.
+    unsafe { _mm512_storeu_ps(to.as_flattened_mut().as_mut_ptr(), sums) }
 }

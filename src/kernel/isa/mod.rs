@@ -214,6 +214,17 @@ pub trait Simd: Copy + Send + Sync {
         [self.sum(v[0]), self.sum(v[1]), self.sum(v[2]), self.sum(v[3])]
     }
 
+    /// The sums of the halves of two vectors each.
+    #[inline(always)]
+    fn sums<const N: usize>(self, v: [[Self::W; 2]; N]) -> [[f32; 4]; N] {
+        let mut sums = [[0.0; 4]; N];
+        for (sums, [ab, cd]) in sums.iter_mut().zip(v) {
+            let ([a, b], [c, d]) = (self.halves(ab), self.halves(cd));
+            *sums = self.sum4([a, b, c, d]);
+        }
+        sums
+    }
+
     /// Sixteen lanes that hold integers in [-127, 127] as bytes. Returns their sum.
     #[inline(always)]
     fn codes(self, v: [Self::V; 2], to: &mut [i8; 16]) -> i16 {
@@ -327,12 +338,18 @@ mod tests {
         let sum = s.codes([whole(a), whole(b)], &mut codes);
         let codes = codes.map(|c| c as u8 as u32).as_chunks::<8>().0.to_vec();
         let sums = s.sum4([x, y, s.add(x, y), s.splat(1.5)]).map(f32::to_bits);
+        let (ab, cd) = (s.pair(x, y), s.pair(s.add(x, y), s.splat(1.5)));
+        let wide = s.sums([[ab, cd], [cd, ab], [ab, ab], [cd, cd], [s.mul2(ab, cd), ab]]);
         let both = s.add2(s.mul2(s.pair(x, y), s.load_both(&a)), s.splat2(1.5));
         let [low, high] = s.halves(both);
         let [wide_low, wide_high] = s.halves(s.widen2(&h, &[0x3c00; 8]));
         let [some, others] =
             s.halves(s.widen2_i8(&codes[0].map(|c| c as i8), &[-128, 127, -1, 0, 1, 64, -64, 99]));
-        vec![
+        let wide = wide.map(|sums| {
+            let [a, b, c, d] = sums.map(f32::to_bits);
+            [a, b, c, d, 0, 0, 0, 0]
+        });
+        let rest = vec![
             out(some),
             out(others),
             out(low),
@@ -354,7 +371,8 @@ mod tests {
             [sums[0], sums[1], sums[2], sums[3], 0, 0, 0, sum as u32],
             codes[0],
             codes[1],
-        ]
+        ];
+        [&wide[..], &rest].concat()
     }
 
     #[test]

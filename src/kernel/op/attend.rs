@@ -163,8 +163,10 @@ impl<S: Simd, K: Element, V: Element> Few<'_, S, K, V> {
             let row = |i: usize| self.k.row(p + i.min(count - 1));
             let dots = dots::<S, K, N>(self.s, queries, [row(0), row(1), row(2), row(3)]);
             for (dots, scores) in dots.iter().zip(scores.chunks_exact_mut(n)) {
-                for (score, dot) in scores[p..p + count].iter_mut().zip(dots) {
-                    *score = dot * self.scale;
+                let scaled = dots.map(|dot| dot * self.scale);
+                match scores[p..].first_chunk_mut() {
+                    Some(four) => *four = scaled,
+                    None => scores[p..].copy_from_slice(&scaled[..count]),
                 }
             }
             p += count;
@@ -205,12 +207,7 @@ fn dots<S: Simd, E: Element, const N: usize>(s: S, q: [&[f32]; N], k: [&[E::Raw]
             acc[1] = s.add2(acc[1], s.mul2(q, k23));
         }
     }
-    let mut dots = [[0.0; 4]; N];
-    for (dots, acc) in dots.iter_mut().zip(acc) {
-        let ([p0, p1], [p2, p3]) = (s.halves(acc[0]), s.halves(acc[1]));
-        *dots = s.sum4([p0, p1, p2, p3]);
-    }
-    dots
+    s.sums(acc)
 }
 
 /// Numbers `16 i..16 i + 16` of a row.
@@ -219,6 +216,29 @@ fn sixteen<S: Simd, E: Element>(s: S, row: &[E::Raw], i: usize) -> S::W {
     let units = E::units(row);
     let eight = |i: usize| (&units[i / E::EIGHTS], i % E::EIGHTS);
     E::load2(s, [eight(2 * i), eight(2 * i + 1)])
+}
+
+/// Adds the numbers of a position to the sums of the queries that have a weight for it.
+#[inline(always)]
+fn add_row<S: Simd, E: Element, const N: usize, const W: usize>(
+    s: S,
+    acc: &mut [[S::W; W]; N],
+    (row, width): (&[E::Raw], usize),
+    weight: impl Fn(usize) -> Option<f32>,
+) {
+    for w in 0..W {
+        let v = if W == 1 && width < 16 {
+            let rest = E::rest(row);
+            E::load2(s, [(&rest[0], 0), (&rest[1], 0)])
+        } else {
+            sixteen::<S, E>(s, row, w)
+        };
+        for (h, acc) in acc.iter_mut().enumerate() {
+            if let Some(e) = weight(h) {
+                acc[w] = s.add2(acc[w], s.mul2(s.splat2(e), v));
+            }
+        }
+    }
 }
 
 /// The weighted sums of up to `16 W` numbers of each position that a query sees, divided by `sums`; `e` is `[N][positions]`. `to`
@@ -241,20 +261,30 @@ fn weigh<S: Simd, E: Element, const N: usize, const W: usize>(
     for (positions, all) in [(first..common, false), (common..end, true), (end..n, false)] {
         let (start, count) = (positions.start, positions.len());
         let e: [&[f32]; N] = std::array::from_fn(|h| &e[h * n + start..][..count]);
-        for (i, row) in (0..count).zip(v.rows(positions)) {
-            for w in 0..W {
-                let v = if W == 1 && width < 16 {
-                    let rest = E::rest(row);
-                    E::load2(s, [(&rest[0], 0), (&rest[1], 0)])
-                } else {
-                    sixteen::<S, E>(s, row, w)
-                };
-                for (h, acc) in acc.iter_mut().enumerate() {
-                    if all || seen[h].contains(&(start + i)) {
-                        acc[w] = s.add2(acc[w], s.mul2(s.splat2(e[h][i]), v));
-                    }
-                }
+        let mut rows = v.rows(positions);
+        let eights = e.map(|e| e.as_chunks::<8>().0);
+        let whole = if all { count / 8 } else { 0 };
+        for c in 0..whole {
+            // The usual case. Arrays of eight weights need no checks of bounds.
+            let e = eights.map(|e| &e[c]);
+            for (i, row) in (0..8).zip(&mut rows) {
+                add_row::<S, E, N, W>(
+                    s,
+                    &mut acc,
+                    (row, width),
+                    #[inline(always)]
+                    |h| Some(e[h][i]),
+                );
             }
+        }
+        for (i, row) in (8 * whole..count).zip(rows) {
+            add_row::<S, E, N, W>(
+                s,
+                &mut acc,
+                (row, width),
+                #[inline(always)]
+                |h| (all || seen[h].contains(&(start + i))).then(|| e[h][i]),
+            );
         }
     }
     for (h, (acc, sum)) in acc.into_iter().zip(sums).enumerate() {

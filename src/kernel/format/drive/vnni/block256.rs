@@ -1,7 +1,7 @@
 //! Formats of 256-element blocks whose sub-blocks of 16 or 32 have integer scales (and perhaps minimums).
 #![allow(unsafe_code, reason = "calls functions that need CPU features under the proof of a token")]
 
-use super::panel::Run;
+use super::panel::{Needs, Paired, Run, Word};
 use super::{Products, Tiled, WIDE, paired};
 use crate::kernel::format::Matrix;
 use crate::kernel::format::drive::Tile;
@@ -28,11 +28,16 @@ const fn exact<B: Block256>() -> usize {
 
 impl<B: Block256> Tiled for Tiles<B> {
     const WIDE: usize = if paired::centre::<B>().is_some() { 1 } else { WIDE };
-    const PAIRED: Option<usize> = if paired::centre::<B>().is_some() { Some(B::SUB) } else { None };
-    const SUMS: usize = match (B::MAX_SCALE, B::SUB) {
-        (1, _) => 256 / B::PARTS,
-        (_, 32) => 64,
-        _ => 32,
+
+    /// Two i16 to be multiplied by two scales or minimums; without any, the sum times the offset, to be added.
+    const NEEDS: Needs = match (B::MAX_SCALE, paired::centre::<B>()) {
+        (1, _) => Needs { sums: 256 / B::PARTS, word: Word::Times(-offset::<B>()), paired: None },
+        (_, None) => Needs { sums: 2 * B::SUB, word: Word::Halves, paired: None },
+        (_, Some(centre)) => Needs {
+            sums: 2 * B::SUB,
+            word: Word::Halves,
+            paired: Some(Paired { sub: B::SUB, start: -centre }),
+        },
     };
 
     fn few(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
@@ -43,38 +48,22 @@ impl<B: Block256> Tiled for Tiles<B> {
     fn unpack(isa: Avx2, w: &Matrix<'_>, first: usize, tile: &mut Tile, group: usize, groups: usize) {
         // SAFETY: the token proves the features.
         unsafe {
-            match Self::PAIRED {
+            match Self::NEEDS.paired {
                 Some(_) => block256::unpack_pairs::<B>(isa, w, first, tile, group, groups),
                 None => block256::unpack::<B, true>(isa, w, first, tile, group, groups),
             }
         }
     }
 
-    fn start(sums: &[i16]) -> [u8; 4] {
-        let sum = sums.iter().map(|&sum| i32::from(sum)).sum::<i32>();
-        (-paired::centre::<B>().unwrap_or(0) * sum).to_ne_bytes()
-    }
-
-    /// Two i16 to be multiplied by two scales or minimums; without any, the sum times the offset, to be added.
-    fn word(sums: &[i16]) -> [u8; 4] {
-        let total = |sums: &[i16]| sums.iter().map(|&sum| i32::from(sum)).sum::<i32>();
-        if B::MAX_SCALE == 1 {
-            return (-offset::<B>() * total(sums)).to_ne_bytes();
-        }
-        let (first, second) = sums.split_at(sums.len() / 2);
-        let [[a, b], [c, d]] = [first, second].map(|sums| (total(sums) as i16).to_ne_bytes());
-        [a, b, c, d]
-    }
-
     #[inline(always)]
     fn by<V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -> Products<T> {
-        if Self::PAIRED.is_some() {
+        if const { Self::NEEDS.paired.is_some() } {
             return paired::by::<B, V, T>(v, tile, x);
         }
         const { assert!(!B::MINS || (offset::<B>() == 0 && B::MAX_SCALE > 1)) };
         let n = x.scales.len() / T;
         let (subs, mins, groups) = (256 / B::SUB, block256::tile_mins::<B>(), WIDE * V::GROUPS);
-        let (scaled, n_words) = (B::MAX_SCALE > 1, 256 / Self::SUMS);
+        let (scaled, n_words) = (B::MAX_SCALE > 1, 256 / Self::NEEDS.sums);
         assert!(x.codes.len() == n * 64 * T && x.words.len() == n * n_words * T && x.scales.len() == n * T);
         assert!(tile.codes.len() == n * 64 * groups && tile.factors.len() == n * B::PARTS * groups);
         assert!(!scaled || tile.scales.len() == n * subs * groups);

@@ -1,7 +1,7 @@
 //! Formats of 32-element blocks with one scale (and perhaps one minimum) a block.
 #![allow(unsafe_code, reason = "calls functions that need CPU features under the proof of a token")]
 
-use super::panel::Run;
+use super::panel::{Needs, Run, Word};
 use super::{Products, Tiled, WIDE};
 use crate::kernel::format::Matrix;
 use crate::kernel::format::drive::Tile;
@@ -21,7 +21,12 @@ const fn offset<B: Block32>() -> i32 {
 
 impl<B: Block32> Tiled for Tiles<B> {
     const WIDE: usize = WIDE;
-    const SUMS: usize = 32;
+    /// The sum times the offset, to be added to a block's products; for formats with minimums the sum as f32.
+    const NEEDS: Needs = Needs {
+        sums: 32,
+        word: if B::MINS { Word::Float } else { Word::Times(-offset::<B>()) },
+        paired: None,
+    };
 
     fn few(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
         // SAFETY: the token proves the features.
@@ -31,12 +36,6 @@ impl<B: Block32> Tiled for Tiles<B> {
     fn unpack(isa: Avx2, w: &Matrix<'_>, first: usize, tile: &mut Tile, group: usize, groups: usize) {
         // SAFETY: the token proves the features.
         unsafe { block32::unpack::<B, true>(isa, w, first, tile, group, groups) }
-    }
-
-    /// The sum times the offset, to be added to a block's products; for formats with minimums the sum as f32.
-    fn word(sums: &[i16]) -> [u8; 4] {
-        let sum = sums.iter().map(|&sum| i32::from(sum)).sum::<i32>();
-        if B::MINS { (sum as f32).to_ne_bytes() } else { (-offset::<B>() * sum).to_ne_bytes() }
     }
 
     #[inline(always)]

@@ -20,7 +20,7 @@ use crate::kernel::isa::{Aligned, Avx2, Vnni};
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 pub use panel::Panel;
-use panel::{Run, Runs};
+use panel::{Needs, Run, Runs};
 use std::ops::Range;
 
 /// Vectors of rows in most tiles.
@@ -42,19 +42,8 @@ pub trait Tiled {
     /// Vectors of rows in a tile.
     const WIDE: usize;
 
-    /// The elements of a sub-block, where two of them share a vector: every second lane is of the second.
-    const PAIRED: Option<usize> = None;
-
-    /// Elements whose sum is needed.
-    const SUMS: usize;
-
-    /// What is needed of the sum of [`SUMS`](Self::SUMS) codes, of which there are the sums of every 16.
-    fn word(sums: &[i16]) -> [u8; 4];
-
-    /// What the products of a paired sub-block begin with, of the sums of every 16 of its codes.
-    fn start(_sums: &[i16]) -> [u8; 4] {
-        [0; 4]
-    }
+    /// What it needs of activations.
+    const NEEDS: Needs;
 
     /// The products of a tile's rows with `T` vectors.
     fn by<V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -> Products<T>;
@@ -67,7 +56,7 @@ pub const fn kernel<V: Vnni, K: Tiled>() -> Kernel<V> {
 
 fn arrange<V: Vnni, K: Tiled>(x: &Q8<'_>, tile: &mut Tile) {
     if x.vectors() >= TILE_FROM {
-        tile.panel.fill::<K>(x, V::VECTORS);
+        tile.panel.fill(x, V::VECTORS, &K::NEEDS);
     }
 }
 

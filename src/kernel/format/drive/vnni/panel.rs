@@ -1,6 +1,5 @@
 //! Activations in the order in which the loops read them.
 
-use super::Tiled;
 use crate::kernel::op::quantize::{Q8, Q8Row, SUM};
 use std::ops::Range;
 
@@ -31,6 +30,37 @@ impl Iterator for Runs {
     }
 }
 
+/// What a kind of tiles needs of activations besides codes and scales.
+#[derive(Clone, Copy)]
+pub struct Needs {
+    /// Elements whose codes are summed up for a word.
+    pub sums: usize,
+    /// What becomes of the sum.
+    pub word: Word,
+    /// Where two sub-blocks share a vector.
+    pub paired: Option<Paired>,
+}
+
+/// What a word is made of.
+#[derive(Clone, Copy)]
+pub enum Word {
+    /// The sum times this, as an i32.
+    Times(i32),
+    /// The sum as an f32.
+    Float,
+    /// The sums of the first and of the second half, as i16.
+    Halves,
+}
+
+/// Every second lane of a vector is of the second of two neighbouring sub-blocks.
+#[derive(Clone, Copy)]
+pub struct Paired {
+    /// Elements of a sub-block.
+    pub sub: usize,
+    /// What a sub-block's sum of codes is multiplied by to get what its products begin with.
+    pub start: i32,
+}
+
 /// Quantised activations, run after run. In a run the vectors lie side by side: for every 4 elements the codes of all vectors,
 /// then their sums, then their scales. A run that is longer than the vectors that are left has zeros.
 #[derive(Default)]
@@ -50,21 +80,21 @@ pub struct Panel {
 pub struct Run<'a> {
     /// `[n / 4][T]`; of paired sub-blocks `[n / 8][T][2]`: four of one, four of the other.
     pub codes: &'a [[u8; 4]],
-    /// `[n / sums][T]`: what the format makes of the sums.
+    /// `[n / sums][T]`
     pub words: &'a [[u8; 4]],
-    /// `[n / 2 sub][T]`: what sums of paired sub-blocks begin with.
+    /// `[n / 2 sub][T]`: what the products of paired sub-blocks begin with.
     pub starts: &'a [[[u8; 4]; 2]],
     /// `[n / block][T]`
     pub scales: &'a [f32],
 }
 
 impl Panel {
-    /// Arranges `x` for runs of `most` vectors by tiles of a kind.
-    pub fn fill<K: Tiled>(&mut self, x: &Q8<'_>, most: usize) {
+    /// Arranges `x` for runs of `most` vectors.
+    pub fn fill(&mut self, x: &Q8<'_>, most: usize, needs: &Needs) {
         let runs = Runs::new(x.vectors(), most);
         let room = runs.clone().map(|(_, length)| length).sum::<usize>();
-        let pairs = K::PAIRED.map_or(usize::MAX, |sub| 2 * sub);
-        (self.n, self.steps) = (x.n, [4, K::SUMS, pairs, x.block.elements()]);
+        let pairs = needs.paired.map_or(usize::MAX, |paired| 2 * paired.sub);
+        (self.n, self.steps) = (x.n, [4, needs.sums, pairs, x.block.elements()]);
         let [codes, words, starts, scales] = self.steps.map(|step| room * (x.n / step));
         self.codes.resize(codes, [0; 4]);
         self.words.resize(words, [0; 4]);
@@ -72,45 +102,51 @@ impl Panel {
         self.scales.resize(scales, 0.0);
         for (first, length) in runs {
             match length {
-                6 => self.fill_run::<K, 6>(x, first),
-                3 => self.fill_run::<K, 3>(x, first),
-                2 => self.fill_run::<K, 2>(x, first),
+                6 => self.fill_run::<6>(x, first, needs),
+                3 => self.fill_run::<3>(x, first, needs),
+                2 => self.fill_run::<2>(x, first, needs),
                 _ => unreachable!("runs of {length}"),
             }
         }
     }
 
-    fn fill_run<K: Tiled, const T: usize>(&mut self, x: &Q8<'_>, first: usize) {
+    fn fill_run<const T: usize>(&mut self, x: &Q8<'_>, first: usize, needs: &Needs) {
         let [codes, words, starts, scales] = self.parts(first, T);
+        let (codes, words) = (&mut self.codes[codes], &mut self.words[words]);
         let rows: [Option<Q8Row<'_>>; T] =
             std::array::from_fn(|t| (first + t < x.vectors()).then(|| x.vector(first + t)));
         let fours = rows.map(|row| row.map(|row| row.codes.as_chunks::<4>().0));
+        let sums = rows.map(|row| row.map(|row| row.sums));
         let four = |fours: &[[i8; 4]], i: usize| fours[i].map(|code| code as u8);
-        let codes = &mut self.codes[codes];
-        match K::PAIRED {
+        let total = |sums: &[i16]| sums.iter().map(|&sum| i32::from(sum)).sum::<i32>();
+        side_by_side::<T, _, _>(&mut self.scales[scales], rows, |row, i| row.scales[i]);
+        match needs.paired {
             None => side_by_side::<T, _, _>(codes, fours, four),
-            Some(sub) => {
-                let other = sub / 4;
+            Some(Paired { sub, start }) => {
+                let (other, per) = (sub / 4, sub / SUM);
                 side_by_side::<T, _, _>(codes.as_chunks_mut::<2>().0, fours, |fours, i| {
                     let at = i / other * 2 * other + i % other;
                     [four(fours, at), four(fours, at + other)]
                 });
-                let sums = rows.map(|row| row.map(|row| row.sums));
                 side_by_side::<T, _, _>(&mut self.starts[starts], sums, |sums, i| {
-                    [2 * i, 2 * i + 1]
-                        .map(|sub_block| K::start(&sums[sub_block * (sub / SUM)..][..sub / SUM]))
+                    [2 * i, 2 * i + 1].map(|i| (start * total(&sums[i * per..][..per])).to_ne_bytes())
                 });
             }
         }
-        let sums = rows.map(|row| row.map(|row| row.sums));
-        side_by_side::<T, _, _>(&mut self.words[words], sums, |sums, i| {
-            K::word(&sums[i * (K::SUMS / SUM)..][..K::SUMS / SUM])
-        });
-        side_by_side::<T, _, _>(
-            &mut self.scales[scales],
-            rows.map(|row| row.map(|row| row.scales)),
-            |scales, i| scales[i],
-        );
+        let per = needs.sums / SUM;
+        match needs.word {
+            Word::Times(factor) => side_by_side::<T, _, _>(words, sums, |sums, i| {
+                (factor * total(&sums[i * per..][..per])).to_ne_bytes()
+            }),
+            Word::Float => side_by_side::<T, _, _>(words, sums, |sums, i| {
+                (total(&sums[i * per..][..per]) as f32).to_ne_bytes()
+            }),
+            Word::Halves => side_by_side::<T, _, _>(words, sums, |sums, i| {
+                let (first, second) = sums[i * per..][..per].split_at(per / 2);
+                let [[a, b], [c, d]] = [first, second].map(|sums| (total(sums) as i16).to_ne_bytes());
+                [a, b, c, d]
+            }),
+        }
     }
 
     /// The run of `length` from vector `first` on.
