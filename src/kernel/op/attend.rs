@@ -218,29 +218,6 @@ fn sixteen<S: Simd, E: Element>(s: S, row: &[E::Raw], i: usize) -> S::W {
     E::load2(s, [eight(2 * i), eight(2 * i + 1)])
 }
 
-/// Adds the numbers of a position to the sums of the queries that have a weight for it.
-#[inline(always)]
-fn add_row<S: Simd, E: Element, const N: usize, const W: usize>(
-    s: S,
-    acc: &mut [[S::W; W]; N],
-    (row, width): (&[E::Raw], usize),
-    weight: impl Fn(usize) -> Option<f32>,
-) {
-    for w in 0..W {
-        let v = if W == 1 && width < 16 {
-            let rest = E::rest(row);
-            E::load2(s, [(&rest[0], 0), (&rest[1], 0)])
-        } else {
-            sixteen::<S, E>(s, row, w)
-        };
-        for (h, acc) in acc.iter_mut().enumerate() {
-            if let Some(e) = weight(h) {
-                acc[w] = s.add2(acc[w], s.mul2(s.splat2(e), v));
-            }
-        }
-    }
-}
-
 /// The weighted sums of up to `16 W` numbers of each position that a query sees, divided by `sums`; `e` is `[N][positions]`. `to`
 /// is called with the number of each query and its sums.
 #[inline(always)]
@@ -261,30 +238,20 @@ fn weigh<S: Simd, E: Element, const N: usize, const W: usize>(
     for (positions, all) in [(first..common, false), (common..end, true), (end..n, false)] {
         let (start, count) = (positions.start, positions.len());
         let e: [&[f32]; N] = std::array::from_fn(|h| &e[h * n + start..][..count]);
-        let mut rows = v.rows(positions);
-        let eights = e.map(|e| e.as_chunks::<8>().0);
-        let whole = if all { count / 8 } else { 0 };
-        for c in 0..whole {
-            // The usual case. Arrays of eight weights need no checks of bounds.
-            let e = eights.map(|e| &e[c]);
-            for (i, row) in (0..8).zip(&mut rows) {
-                add_row::<S, E, N, W>(
-                    s,
-                    &mut acc,
-                    (row, width),
-                    #[inline(always)]
-                    |h| Some(e[h][i]),
-                );
+        for (i, row) in (0..count).zip(v.rows(positions)) {
+            for w in 0..W {
+                let v = if W == 1 && width < 16 {
+                    let rest = E::rest(row);
+                    E::load2(s, [(&rest[0], 0), (&rest[1], 0)])
+                } else {
+                    sixteen::<S, E>(s, row, w)
+                };
+                for (h, acc) in acc.iter_mut().enumerate() {
+                    if all || seen[h].contains(&(start + i)) {
+                        acc[w] = s.add2(acc[w], s.mul2(s.splat2(e[h][i]), v));
+                    }
+                }
             }
-        }
-        for (i, row) in (8 * whole..count).zip(rows) {
-            add_row::<S, E, N, W>(
-                s,
-                &mut acc,
-                (row, width),
-                #[inline(always)]
-                |h| (all || seen[h].contains(&(start + i))).then(|| e[h][i]),
-            );
         }
     }
     for (h, (acc, sum)) in acc.into_iter().zip(sums).enumerate() {
