@@ -68,6 +68,22 @@ class Twinband:
         return run([self.program, "run", model, PROMPT, "-n", 1, "--ignore-eos", "--threads", threads, "-q"])[2]
 
 
+class Packed(Twinband):
+    """Twinband on G2BX files made of the models, whose matrices are interleaved."""
+
+    name = "packed"
+
+    def __init__(self, program, folder):
+        super().__init__(program)
+        self.folder = pathlib.Path(folder)
+
+    def speed(self, model, options):
+        packed = self.folder / f"{pathlib.Path(model).stem}.g2bx"
+        if not packed.exists():
+            run([self.program, "pack", model, packed, "-q"])
+        return super().speed(packed, options)
+
+
 class Peer:
     """A build of llama-bench, of llama.cpp or of its fork. Where settings differ in what they are good for, all are run
     and the fastest counts."""
@@ -186,8 +202,9 @@ def speed(engines, options):
             for test in ("prefill", "decode"):
                 yield [model, test], {name: [r[test] for r in rs] for name, rs in values.items()}, ratios
     lines = ["Prefill and decode, tok/s:", "", *against_peers(["model", "test"], rows(), peers, 1)]
-    head = ["model", "MB a token", "ceiling GB/s", "Twinband GB/s", "of ceiling"]
+    head = ["model", "MB a token", "K/V MB", "ceiling GB/s", "Twinband GB/s", "of ceiling"]
     head += [part for peer in peers for part in (f"{peer.name} GB/s", "of ceiling")]
+    paths = dict(options.model)
     memory_head = ["model", "Twinband own MB", "Twinband resident MB"]
     memory_head += [f"{peer.name} resident MB" for peer in peers] + ["digest"]
     bandwidth, memory = [], []
@@ -197,8 +214,11 @@ def speed(engines, options):
         if len(digests) != 1:
             sys.exit(f"{model}: the rounds gave different digests: {sorted(digests)}")
         ceilings = [r["read_ceiling_gbps"] for r in ours]
-        per_token = median([r["decode_gbps"] / r["decode"] for r in ours])
-        row = [model, f"{per_token * 1e3:.0f}", f"{median(ceilings):.1f}"]
+        weights = median([r["decode_gbps"] / r["decode"] for r in ours])
+        # At the middle of the positions that are decoded.
+        kv = kv_gb(describe(engines[0], paths[model]), options.prefill + options.decode / 2)
+        per_token = weights + kv
+        row = [model, f"{weights * 1e3:.0f}", f"{kv * 1e3:.0f}", f"{median(ceilings):.1f}"]
         for engine in engines:
             rates = [per_token * r["decode"] for r in values[engine.name]]
             row += [f"{median(rates):.1f}", f"{100 * median(ratios(rates, ceilings)):.0f} %"]
@@ -206,9 +226,37 @@ def speed(engines, options):
         row = [model, f"{median([r['rss_anon_peak_bytes'] for r in ours]) / 1e6:.0f}"]
         row += [f"{median([r['rss_mb'] for r in values[engine.name]]):.0f}" for engine in engines]
         memory.append([*row, f"`{digests.pop()}`"])
-    lines += ["", "Weights read while decoding, against a plain read of them in the same rounds:", ""]
+    lines += ["", "Weights, keys and values read while decoding, against a plain read of the weights in the same rounds:", ""]
     lines += table(head, bandwidth)
     return lines + ["", "Memory:", "", *table(memory_head, memory)]
+
+
+def describe(ours, path):
+    return json.loads(run([ours.program, "info", path, "--json"])[0])
+
+
+def kv_gb(info, positions):
+    """What keys and values of so many positions take, all layers counted as reading all of them."""
+    return info["kv_bytes_per_1k_tokens"] * positions / 1024 / 1e9
+
+
+def packed(engines, options):
+    with tempfile.TemporaryDirectory() as folder:
+        engines = [Packed(engines[0].program, folder), *engines]
+        rows = []
+        for model, path in options.model:
+            values = rounds(engines, options, f"{model} packed", lambda engine: engine.speed(path, options))
+            for test in ("prefill", "decode"):
+                rates = {name: [r[test] for r in rs] for name, rs in values.items()}
+                ours = rates[Packed.name]
+                row = [model, test, f"{median(ours):.1f}"]
+                for engine in engines[1:]:
+                    row += [f"{median(rates[engine.name]):.1f}", spread(ratios(ours, rates[engine.name]))]
+                rows.append(row)
+    head = ["model", "test", "G2BX"]
+    head += [part for engine in engines[1:] for part in ("GGUF" if engine.name == Twinband.name else engine.name, "ratio")]
+    return ["From packed files, whose matrices are interleaved; ratios are the packed file's speed divided by the other's:",
+            "", *table(head, rows)]
 
 
 def first(engines, options):
@@ -240,13 +288,13 @@ def context(engines, options):
     head = ["model", "engine", *(f"at {at}" for at in CONTEXTS), f"{CONTEXTS[-1]} over {CONTEXTS[0]}", "by K/V bytes"]
     rows = []
     for model, path in options.model:
-        info = json.loads(run([engines[0].program, "info", path, "--json"])[0])
+        info = describe(engines[0], path)
         if info["dimensions"]["context"] < CONTEXTS[-1] + CONTEXT_DECODE:
             print(f"{model}: not made for contexts of {CONTEXTS[-1]}, left out", file=sys.stderr)
             continue
         values = rounds(engines, options, f"{model} context", lambda engine: {
             at: engine.decode(path, options.threads, at, CONTEXT_DECODE) for at in CONTEXTS})
-        read = [info["bytes"] + info["kv_bytes_per_1k_tokens"] * at / 1024 for at in (CONTEXTS[0], CONTEXTS[-1])]
+        read = [info["bytes"] / 1e9 + kv_gb(info, at) for at in (CONTEXTS[0], CONTEXTS[-1])]
         for engine in engines:
             rates = [[r[at] for r in values[engine.name]] for at in CONTEXTS]
             rows.append([model, engine.name, *(f"{median(r):.1f}" for r in rates),
@@ -257,7 +305,7 @@ def context(engines, options):
             "that are read beside the weights would leave of the speed:", "", *table(head, rows)]
 
 
-SUITES = {"speed": speed, "first": first, "scaling": scaling, "context": context}
+SUITES = {"speed": speed, "packed": packed, "first": first, "scaling": scaling, "context": context}
 
 
 def machine():

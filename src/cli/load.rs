@@ -15,6 +15,7 @@ use crate::generate::{Vocabulary, memory};
 use crate::gguf::{File, TensorInfo};
 use crate::head::{self, Engine};
 use crate::host::Host;
+use crate::host::ahead::read_ahead;
 use crate::kernel::format::{Format, Matrix};
 use crate::kernel::isa::Isa;
 use crate::model::{Model, Place};
@@ -159,6 +160,11 @@ impl<'f> Loaded<'f> {
         }
         if options.memory.mlock {
             lock(file, own, available, ui);
+        }
+        // Only what will stay: not what is given up after use, nor what there is no room for.
+        let roomy = available.is_some_and(|n| file.size().saturating_add(own) <= n);
+        if roomy && limits.max_ram().is_none() && !limits.repack {
+            read_ahead(file.files());
         }
         let kv = swap.map_or(Place::Memory, Place::Folder);
         let mut engine = Engine::with_kv_in(model, &chosen, &kv)

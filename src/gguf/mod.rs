@@ -215,6 +215,11 @@ impl File {
         self.parts.get(tensor.part)?.map.file()
     }
 
+    /// The open files of all parts, once more: read at offsets.
+    pub fn files(&self) -> Vec<std::fs::File> {
+        self.parts.iter().filter_map(|part| part.map.file()).collect()
+    }
+
     /// Gives up the memory of the pages that hold `bytes`, which are some that [`File::data`] gave: what is used again is
     /// read again. With `from_cache` they need not stay in the system's cache either.
     pub fn release(&self, bytes: &[u8], from_cache: bool) {

@@ -3,6 +3,7 @@
 //! Read from `/proc` and `/sys`, within the limits of affinity and control groups: a container with two cores and a
 //! gigabyte is a machine with two cores and a gigabyte.
 
+pub mod ahead;
 pub mod cores;
 pub mod memory;
 pub mod priority;
