@@ -532,9 +532,9 @@ impl<T> Tiles<'_, T> {
     pub fn advance(&mut self) -> Option<(Cols<'_, T>, Range<usize>)> {
         let tile = self.turn.take(self.width.div_ceil(self.unit))?;
         let range = tile * self.unit..((tile + 1) * self.unit).min(self.width);
-        // Nobody else is dealt this tile until the next barrier, and `&mut self` ends the last tile's claim to its own.
         let then = (range.start + self.members * self.unit).min(self.width);
         let then = then..(then + self.unit).min(self.width);
+        // Nobody else is dealt this tile until the next barrier, and `&mut self` ends the last tile's claim to its own.
         Some((Cols { data: self.data, width: self.width, first_row: 0, range, _guard: None }, then))
     }
 }

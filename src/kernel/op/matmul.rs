@@ -24,7 +24,9 @@ pub fn tile_rows(rows: usize, tokens: usize, members: usize) -> usize {
         (_, 1) => 4 * members,
         _ => rows,
     };
-    rows.div_ceil(pieces).next_multiple_of(drive::TILE_ROWS)
+    // A whole head is large enough for many.
+    let most = if members == 1 { rows } else { 1024 };
+    rows.div_ceil(pieces).min(most).next_multiple_of(drive::TILE_ROWS)
 }
 
 /// The inputs of a matrix product, in every form that one of its readers needs.

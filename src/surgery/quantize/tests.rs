@@ -307,6 +307,33 @@ fn left(ty: GgmlType, x: &[f32], importance: &[f32]) -> [f64; 3] {
     [plain, weighted, mattering]
 }
 
+/// What is left of the rows of both models at most, of what ggml leaves: plain and weighted errors without importance data, and
+/// those that matter with it. Most is won by searches of which every step counts, so a step that is lost shows.
+const OF_GGMLS: [(&str, [f64; 3]); 22] = [
+    ("Q4_0", [1.0, 1.0, 0.945]),
+    ("Q4_1", [1.0, 1.0, 0.434]),
+    ("Q5_0", [1.0, 1.0, 0.815]),
+    ("Q5_1", [1.0, 1.0, 0.798]),
+    ("Q8_0", [1.0, 1.0, 1.0]),
+    ("Q2_K", [0.779, 0.968, 0.922]),
+    ("Q3_K", [0.947, 0.922, 0.991]),
+    ("Q4_K", [0.292, 0.369, 0.342]),
+    ("Q5_K", [0.521, 0.503, 0.549]),
+    ("Q6_K", [0.907, 0.995, 0.939]),
+    ("IQ2_XXS", [0.98, 0.865, 0.895]),
+    ("IQ2_XS", [0.95, 0.91, 0.871]),
+    ("IQ3_XXS", [0.703, 0.983, 0.928]),
+    ("IQ1_S", [0.965, 0.922, 0.863]),
+    ("IQ4_NL", [0.762, 0.923, 0.818]),
+    ("IQ3_S", [0.645, 0.888, 0.867]),
+    ("IQ2_S", [0.85, 0.919, 0.899]),
+    ("IQ4_XS", [0.769, 0.906, 0.817]),
+    ("IQ1_M", [0.584, 0.93, 0.863]),
+    ("TQ1_0", [1.0, 1.0, 1.0]),
+    ("TQ2_0", [1.0, 1.0, 1.0]),
+    ("MXFP4", [1.0, 1.0, 1.0]),
+];
+
 #[test]
 fn errors_of_real_matrices_are_not_above_ggmls() {
     let models = [("smollm2", GgmlType::Q4_1), ("gemma3", GgmlType::Q4_K)];
@@ -327,9 +354,10 @@ fn errors_of_real_matrices_are_not_above_ggmls() {
                 total[k][1] += theirs[k];
             }
         }
+        let most = OF_GGMLS.iter().find(|(name, _)| *name == ty.to_string()).expect("a line").1;
         // ggml's figures have five digits.
-        if total.iter().any(|[ours, theirs]| *ours > theirs * 1.0001) {
-            worse.push(format!("{ty}: {total:?}"));
+        if total.iter().zip(most).any(|([ours, theirs], most)| *ours > theirs * most * 1.0001) {
+            worse.push(format!("{ty}: {:?}", total.map(|[ours, theirs]| ours / theirs)));
         }
     }
     assert!(worse.is_empty(), "{worse:#?}");
