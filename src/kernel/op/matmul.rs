@@ -19,14 +19,14 @@ pub const ROW_UNIT: usize = drive::ROW_UNIT;
 /// How many rows members take at a time of a product of `rows` rows with so many tokens: few enough that all end at about the
 /// same time, enough that taking them costs nothing.
 pub fn tile_rows(rows: usize, tokens: usize, members: usize) -> usize {
-    let pieces = match (members, tokens) {
-        (1, _) => 1,
-        (_, 1) => 4 * members,
-        _ => rows,
+    let share = rows.div_ceil(members);
+    let tile = match tokens {
+        _ if members == 1 => rows,
+        // Some microseconds' work at least, and of a head a small part.
+        1 => (share / 4).clamp(share.min(256), 1024),
+        _ => 1,
     };
-    // A whole head is large enough for many.
-    let most = if members == 1 { rows } else { 1024 };
-    rows.div_ceil(pieces).min(most).next_multiple_of(drive::TILE_ROWS)
+    tile.next_multiple_of(drive::TILE_ROWS)
 }
 
 /// The inputs of a matrix product, in every form that one of its readers needs.
