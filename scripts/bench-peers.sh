@@ -78,10 +78,15 @@ peer() {
       home=$cache/ik_llama.cpp-$version
       fetch ik-llama-cpp-python $version 33c67eb99e4dcab5e611050433243815709b8b3067753f9ce18375013cf002ad ik_llama.cpp
       # The archive lacks the script that notes which commit is built.
-      mkdir -p "$home/source/common/cmake"
-      printf '%s\n' 'set(BUILD_NUMBER 0)' "set(BUILD_COMMIT $version)" 'set(BUILD_COMPILER unknown)' 'set(BUILD_TARGET unknown)' \
-        'configure_file(${CMAKE_SOURCE_DIR}/common/build-info.cpp.in ${CMAKE_SOURCE_DIR}/common/build-info.cpp)' \
-        >"$home/source/common/cmake/build-info-gen-cpp.cmake"
+      local notes=$home/source/common/cmake/build-info-gen-cpp.cmake
+      mkdir -p "${notes%/*}"
+      echo "set(BUILD_COMMIT $version)" >"$notes"
+      cat >>"$notes" <<'END'
+set(BUILD_NUMBER 0)
+set(BUILD_COMPILER unknown)
+set(BUILD_TARGET unknown)
+configure_file(${CMAKE_SOURCE_DIR}/common/build-info.cpp.in ${CMAKE_SOURCE_DIR}/common/build-info.cpp)
+END
       build "$home" native -DLLAMA_BUILD_EXAMPLES=ON -DLLAMA_CURL=OFF -DGGML_NATIVE=ON
       printf '%s\n' "ik=$home/native/bin/llama-bench"
       ;;
