@@ -18,7 +18,7 @@ use crate::host::Host;
 use crate::host::ahead::read_ahead;
 use crate::kernel::format::{Format, Matrix};
 use crate::kernel::isa::Isa;
-use crate::model::{Model, Place};
+use crate::model::{Model, Place, names};
 use crate::tokenizer::template::{ChatTemplate, Origin};
 use crate::tokenizer::{self, Tokenizer};
 
@@ -186,8 +186,8 @@ impl<'f> Loaded<'f> {
     /// The tensors that every token reads whole: all but an embedding that is not the head too, of which it reads a row.
     pub fn weights(&self) -> anyhow::Result<Vec<&'f [u8]>> {
         let file = self.file;
-        let tied = file.tensor("output.weight").is_none();
-        let tensors = file.tensors().iter().filter(|tensor| tied || tensor.name != "token_embd.weight");
+        let tied = names::is_tied(file);
+        let tensors = file.tensors().iter().filter(|tensor| tied || tensor.name != names::EMBEDDING);
         Ok(tensors.map(|tensor| file.data(tensor)).collect::<Result<_, _>>()?)
     }
 }

@@ -359,24 +359,25 @@ impl<'a, T> Shared<'a, T> {
     /// # Panics
     /// If the buffer is used differently between the same two barriers.
     pub fn tiles<'m>(&'m self, m: &'m Member<'_>, unit: usize) -> Tiles<'m, T> {
-        self.enter(m, Mode::Tiles(unit));
-        Tiles { data: self.data, width: self.width, unit, members: m.size, turn: self.turn(m) }
+        self.deal(m, Mode::Tiles(unit), self.height().max(1), unit)
     }
 
-    /// Tiles of `unit` columns of up to `rows` rows (the last may have fewer), taken by whoever is free.
+    /// Tiles of `unit` columns of up to `rows` rows (the last may have fewer), taken by whoever is free. Those of the same
+    /// columns come one after the other, so that what all of them read stays in the cache.
     ///
     /// # Panics
     /// If the buffer is used differently between the same two barriers, a row is not a whole number of tiles, or `rows` is
     /// not one to 16.
-    pub fn bands<'m>(&'m self, m: &'m Member<'_>, rows: usize, unit: usize) -> Bands<'m, T> {
+    pub fn bands<'m>(&'m self, m: &'m Member<'_>, rows: usize, unit: usize) -> Tiles<'m, T> {
         assert!(self.width.is_multiple_of(unit), "rows of {} in tiles of {unit}", self.width);
         assert!((1..=16).contains(&rows), "tiles of {rows} rows");
-        self.enter(m, Mode::Bands(rows, unit));
-        Bands { data: self.data, width: self.width, rows, unit, turn: self.turn(m) }
+        self.deal(m, Mode::Bands(rows, unit), rows, unit)
     }
 
-    fn turn<'m>(&'m self, m: &Member<'_>) -> Turn<'m> {
-        Turn { taken: &self.taken, epoch: m.epoch }
+    fn deal<'m>(&'m self, m: &'m Member<'_>, mode: Mode, rows: usize, unit: usize) -> Tiles<'m, T> {
+        self.enter(m, mode);
+        let turn = Turn { taken: &self.taken, epoch: m.epoch };
+        Tiles { data: self.data, width: self.width, rows, unit, members: m.size, turn }
     }
 }
 
@@ -517,10 +518,11 @@ impl<T> Cells<'_, T> {
     }
 }
 
-/// Tiles of all rows of a [`Shared`].
+/// Tiles of a [`Shared`], one after the other.
 pub struct Tiles<'m, T> {
     data: &'m [UnsafeCell<T>],
     width: usize,
+    rows: usize,
     unit: usize,
     members: usize,
     turn: Turn<'m>,
@@ -530,36 +532,18 @@ impl<T> Tiles<'_, T> {
     /// The next tile, and the columns that its member will probably be dealt then, if all take equally long. `None` after the
     /// last.
     pub fn advance(&mut self) -> Option<(Cols<'_, T>, Range<usize>)> {
-        let tile = self.turn.take(self.width.div_ceil(self.unit))?;
-        let range = tile * self.unit..((tile + 1) * self.unit).min(self.width);
-        let then = (range.start + self.members * self.unit).min(self.width);
-        let then = then..(then + self.unit).min(self.width);
-        // Nobody else is dealt this tile until the next barrier, and `&mut self` ends the last tile's claim to its own.
-        Some((Cols { data: self.data, width: self.width, first_row: 0, range, _guard: None }, then))
-    }
-}
-
-/// Tiles of some rows of a [`Shared`].
-pub struct Bands<'m, T> {
-    data: &'m [UnsafeCell<T>],
-    width: usize,
-    rows: usize,
-    unit: usize,
-    turn: Turn<'m>,
-}
-
-impl<T> Bands<'_, T> {
-    /// The next tile and its number among those beside it: those of one number come one after the other, so that what all of
-    /// them read stays in the cache. `None` after the last.
-    pub fn advance(&mut self) -> Option<(usize, Cols<'_, T>)> {
-        let (across, height) = (self.width / self.unit, self.data.len() / self.width);
+        let height = self.data.len() / self.width;
         let down = height.div_ceil(self.rows);
-        let tile = self.turn.take(down * across)?;
-        let (row, number) = (tile % down * self.rows, tile / down);
+        let columns = |tile: usize| {
+            let start = (tile / down * self.unit).min(self.width);
+            start..(start + self.unit).min(self.width)
+        };
+        let tile = self.turn.take(down * self.width.div_ceil(self.unit))?;
+        let (row, range) = (tile % down * self.rows, columns(tile));
         let data = &self.data[row * self.width..(row + self.rows).min(height) * self.width];
-        let range = number * self.unit..(number + 1) * self.unit;
-        // As in `Tiles::advance`: nobody else is dealt these columns of these rows.
-        Some((number, Cols { data, width: self.width, first_row: row, range, _guard: None }))
+        // Nobody else is dealt this tile until the next barrier, and `&mut self` ends the last tile's claim to its own.
+        let cols = Cols { data, width: self.width, first_row: row, range, _guard: None };
+        Some((cols, columns(tile + self.members)))
     }
 }
 

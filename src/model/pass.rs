@@ -104,13 +104,10 @@ impl Pass<'_> {
         }
     }
 
-    /// `to = norm(x)` for this member's tokens.
-    pub fn norm(&self, m: &Member<'_>, w: &[f32], to: &Shared<'_, f32>) {
-        let mut x = self.bufs.x.rows(m);
-        for ((_, x), (_, to)) in x.iter_mut().zip(to.rows(m).iter_mut()) {
-            to.copy_from_slice(x);
-            simd!(self.isa, s => rms_norm(s, to, w, self.config().norm_eps));
-        }
+    /// `to = norm(x)`
+    fn norm(&self, x: &[f32], w: &[f32], to: &mut [f32]) {
+        to.copy_from_slice(x);
+        simd!(self.isa, s => rms_norm(s, to, w, self.config().norm_eps));
     }
 
     /// `x += norm(y)`, or `x += y` without a norm, for this member's tokens.
@@ -129,10 +126,7 @@ impl Pass<'_> {
         let refine = matches!(place, Place::AttnInput);
         let mut x = self.bufs.x.strip(m, 1);
         let first = x.first_row();
-        let norm = |t: usize, _, to: &mut [f32]| {
-            to.copy_from_slice(x.row(t - first));
-            simd!(self.isa, s => rms_norm(s, to, w, self.config().norm_eps));
-        };
+        let norm = |t: usize, _, to: &mut [f32]| self.norm(x.row(t - first), w, to);
         let bad = |t| self.faults.report(layer, place, t);
         self.bufs.xn.make(m, self.isa, (Deal::Tokens, refine), norm, bad);
     }
@@ -222,9 +216,9 @@ impl Pass<'_> {
         let mut workers = b.workers.rows(m);
         let mut bands = b.att.f32.bands(m, tokens, heads * c.value_dim);
         let [worker] = workers.data() else { return };
-        while let Some((number, mut out)) = bands.advance() {
+        while let Some((mut out, _)) = bands.advance() {
             let (t, count) = (out.first_row(), out.height());
-            let (pos, first_head) = (self.pos + t, number * heads);
+            let (pos, first_head) = (self.pos + t, out.range().start / c.value_dim);
             let first = c.first_seen(layer, pos);
             let mut seen = [const { 0..0 }; QUERIES];
             for (seen, pos) in seen.iter_mut().zip(pos..pos + count) {
@@ -244,9 +238,10 @@ impl Pass<'_> {
 
     /// The final norm of this member's tokens.
     pub fn finish(&self, m: &Member<'_>) {
-        self.norm(m, &self.model.weights.output_norm, &self.bufs.hidden);
-        for (t, x) in self.bufs.hidden.rows(m).iter_mut() {
-            if !simd!(self.isa, s => all_finite(s, x)) {
+        let (mut x, mut hidden) = (self.bufs.x.rows(m), self.bufs.hidden.rows(m));
+        for ((_, x), (t, to)) in x.iter_mut().zip(hidden.iter_mut()) {
+            self.norm(x, &self.model.weights.output_norm, to);
+            if !simd!(self.isa, s => all_finite(s, to)) {
                 self.faults.report(self.config().n_layers, Place::Hidden, t);
             }
         }

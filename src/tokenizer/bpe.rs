@@ -47,7 +47,8 @@ impl Merges {
             let space = 1 + text.get(1..)?.iter().position(|&b| b == b' ')?;
             let (left, right) = (&text[..space], &text[space + 1..]);
             joined.clear();
-            joined.extend([left, right].concat());
+            joined.extend_from_slice(left);
+            joined.extend_from_slice(right);
             let mut symbol = |text| vocab.symbol(text, &mut scratch);
             symbol(left)?;
             symbol(right)?;

@@ -66,9 +66,8 @@ impl Simd for Avx512 {
         for (to, four) in to.iter_mut().zip(fours) {
             op!(sums4(four, to));
         }
-        for (to, &[ab, cd]) in to_rest.iter_mut().zip(rest) {
-            let ([a, b], [c, d]) = (self.halves(ab), self.halves(cd));
-            *to = self.sum4([a, b, c, d]);
+        for (to, &v) in to_rest.iter_mut().zip(rest) {
+            *to = self.sum_halves(v);
         }
         sums
     }

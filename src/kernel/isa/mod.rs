@@ -214,13 +214,19 @@ pub trait Simd: Copy + Send + Sync {
         [self.sum(v[0]), self.sum(v[1]), self.sum(v[2]), self.sum(v[3])]
     }
 
-    /// The sums of the halves of two vectors each.
+    /// The sums of the halves of two vectors.
+    #[inline(always)]
+    fn sum_halves(self, [ab, cd]: [Self::W; 2]) -> [f32; 4] {
+        let ([a, b], [c, d]) = (self.halves(ab), self.halves(cd));
+        self.sum4([a, b, c, d])
+    }
+
+    /// The same of two vectors each.
     #[inline(always)]
     fn sums<const N: usize>(self, v: [[Self::W; 2]; N]) -> [[f32; 4]; N] {
         let mut sums = [[0.0; 4]; N];
-        for (sums, [ab, cd]) in sums.iter_mut().zip(v) {
-            let ([a, b], [c, d]) = (self.halves(ab), self.halves(cd));
-            *sums = self.sum4([a, b, c, d]);
+        for (sums, v) in sums.iter_mut().zip(v) {
+            *sums = self.sum_halves(v);
         }
         sums
     }

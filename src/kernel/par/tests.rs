@@ -74,12 +74,13 @@ fn bands_are_dealt_once_each() {
             // Twice: a new round begins at the first tile again.
             for _ in 0..2 {
                 let mut bands = shared.bands(m, rows, 4);
-                while let Some((number, mut cols)) = bands.advance() {
-                    let first = cols.first_row();
+                while let Some((mut cols, _)) = bands.advance() {
+                    let (first, start) = (cols.first_row(), cols.range().start);
+                    assert!(start.is_multiple_of(4) && cols.range().len() == 4);
                     assert_eq!(cols.height(), rows.min(height - first));
                     for r in 0..cols.height() {
                         for (i, x) in cols.row(r).iter_mut().enumerate() {
-                            *x += ((first + r) * 12 + number * 4 + i) as u32 + 1;
+                            *x += ((first + r) * 12 + start + i) as u32 + 1;
                         }
                     }
                 }

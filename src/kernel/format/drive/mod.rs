@@ -46,7 +46,10 @@ impl Kernels {
     /// Of a format of 32-element blocks.
     pub(super) const fn block32<B: avx2::block32::Block32>() -> Self {
         Self {
-            avx2: Kernel { arrange: |_, _| (), multiply: avx2::block32::matmul::<B> },
+            avx2: Kernel {
+                arrange: |_, _| (),
+                multiply: |isa, w, x, out, tile, _| avx2::block32::matmul::<B>(isa, w, x, out, tile),
+            },
             avxvnni: vnni::kernel::<AvxVnni, vnni::block32::Tiles<B>>(),
             avx512: vnni::kernel::<Avx512, vnni::block32::Tiles<B>>(),
         }
@@ -55,7 +58,10 @@ impl Kernels {
     /// Of a format of 256-element blocks.
     pub(super) const fn block256<B: avx2::block256::Block256>() -> Self {
         Self {
-            avx2: Kernel { arrange: |_, _| (), multiply: avx2::block256::matmul::<B> },
+            avx2: Kernel {
+                arrange: |_, _| (),
+                multiply: |isa, w, x, out, tile, _| avx2::block256::matmul::<B>(isa, w, x, out, tile),
+            },
             avxvnni: vnni::kernel::<AvxVnni, vnni::block256::Tiles<B>>(),
             avx512: vnni::kernel::<Avx512, vnni::block256::Tiles<B>>(),
         }

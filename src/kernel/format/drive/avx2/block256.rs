@@ -10,7 +10,6 @@ use crate::kernel::isa::Avx2;
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 use std::arch::x86_64::*;
-use std::ops::Range;
 
 /// How AVX2 reads a format's blocks.
 pub trait Block256: 'static {
@@ -64,14 +63,7 @@ pub trait Block256: 'static {
 }
 
 /// The product under the contract for the rows in `out.range()`.
-pub fn matmul<B: Block256>(
-    isa: Avx2,
-    w: Matrix<'_>,
-    x: &Q8<'_>,
-    out: &mut Cols<'_, f32>,
-    tile: &mut Tile,
-    _then: Range<usize>,
-) {
+pub fn matmul<B: Block256>(isa: Avx2, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
     // SAFETY: the token proves the features.
     unsafe {
         if x.vectors() < TILE_FROM {
@@ -241,6 +233,43 @@ fn by_pair(rows: [__m256i; LANES]) -> [__m256i; LANES] {
     transpose(pairs)
 }
 
+/// The integer scales of eight blocks, [by pair](by_pair).
+#[inline]
+#[target_feature(enable = "avx2")]
+fn scales_by_pair<B: Block256>(isa: Avx2, blocks: [&B::Bytes; LANES]) -> [__m256i; LANES] {
+    let mut scales = [_mm256_setzero_si256(); LANES];
+    for (scales, block) in scales.iter_mut().zip(blocks) {
+        *scales = B::scales(isa, block);
+    }
+    by_pair(scales)
+}
+
+/// Their integer minimums, in the same way.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn mins_by_pair<B: Block256>(isa: Avx2, blocks: [&B::Bytes; LANES]) -> [__m256i; LANES] {
+    let mut mins = [_mm256_setzero_si256(); LANES];
+    for (mins, block) in mins.iter_mut().zip(blocks) {
+        *mins = B::mins(isa, block);
+    }
+    by_pair(mins)
+}
+
+/// Stores values that were arranged [by pair](by_pair): all of them, or of sub-blocks of 32, whose two values are the same,
+/// those of two neighbours side by side, which are half as many.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn store_pairs(values: [__m256i; LANES], to: &mut [[u8; 32]], group: usize, groups: usize) {
+    let n = to.len() / groups;
+    for k in 0..n {
+        let v = match n {
+            4 => _mm256_blend_epi16::<0xaa>(values[2 * k], values[2 * k + 1]),
+            _ => values[k],
+        };
+        store(v, &mut to[k * groups + group]);
+    }
+}
+
 /// Vectors of minimums for a block in a tile for VNNI, which takes two sub-blocks of 32 together. None where all scales are
 /// 1: the sums need no weights then.
 pub const fn tile_mins<B: Block256>() -> usize {
@@ -284,11 +313,7 @@ pub fn unpack<B: Block256, const VNNI: bool>(
             }
         }
         if with_scales {
-            let mut scales = [_mm256_setzero_si256(); LANES];
-            for (scales, block) in scales.iter_mut().zip(blocks) {
-                *scales = B::scales(isa, block);
-            }
-            let scales = by_pair(scales);
+            let scales = scales_by_pair::<B>(isa, blocks);
             for (k, &v) in scales.iter().enumerate() {
                 let low = _mm256_blend_epi16::<0xaa>(v, _mm256_slli_epi32::<16>(v));
                 let high = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(v), v);
@@ -299,20 +324,8 @@ pub fn unpack<B: Block256, const VNNI: bool>(
                     store(high, &mut tile.scales[(b * 16 + 2 * k + 1) * groups + group]);
                 }
             }
-            let mut mins = scales;
-            if B::MINS {
-                for (mins, block) in mins.iter_mut().zip(blocks) {
-                    *mins = B::mins(isa, block);
-                }
-                mins = by_pair(mins);
-            }
-            for k in 0..n_mins {
-                let v = match n_mins {
-                    4 => _mm256_blend_epi16::<0xaa>(mins[2 * k], mins[2 * k + 1]),
-                    _ => mins[k],
-                };
-                store(v, &mut tile.mins[(b * n_mins + k) * groups + group]);
-            }
+            let mins = if B::MINS { mins_by_pair::<B>(isa, blocks) } else { scales };
+            store_pairs(mins, &mut tile.mins[b * n_mins * groups..][..n_mins * groups], group, groups);
         }
         store_f32(B::d(isa, blocks), &mut tile.factors[b * B::PARTS * groups + group]);
         if B::PARTS == 2 {
@@ -360,34 +373,13 @@ pub fn unpack_pairs<B: Block256>(
                 store(_mm256_unpackhi_epi32(one, other), &mut to[(2 * i + 1) * groups + group]);
             }
         }
-        let mut scales = [_mm256_setzero_si256(); LANES];
-        for (scales, block) in scales.iter_mut().zip(blocks) {
-            *scales = B::scales(isa, block);
-        }
-        store_pairs::<B>(by_pair(scales), &mut tile.scales[b * pairs * groups..][..pairs * groups], group);
+        let at = b * pairs * groups..(b + 1) * pairs * groups;
+        store_pairs(scales_by_pair::<B>(isa, blocks), &mut tile.scales[at.clone()], group, groups);
         if B::MINS {
-            let mut mins = [_mm256_setzero_si256(); LANES];
-            for (mins, block) in mins.iter_mut().zip(blocks) {
-                *mins = B::mins(isa, block);
-            }
-            store_pairs::<B>(by_pair(mins), &mut tile.mins[b * pairs * groups..][..pairs * groups], group);
+            store_pairs(mins_by_pair::<B>(isa, blocks), &mut tile.mins[at], group, groups);
             store_f32(B::dmin(isa, blocks), &mut tile.min_factors[b * groups + group]);
         }
         store_f32(B::d(isa, blocks), &mut tile.factors[b * groups + group]);
-    }
-}
-
-/// Stores a block's i16 values of every two neighbouring sub-blocks side by side, of those that [`by_pair`] arranged.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn store_pairs<B: Block256>(values: [__m256i; LANES], to: &mut [[u8; 32]], group: usize) {
-    let (pairs, groups) = (128 / B::SUB, to.len() / (128 / B::SUB));
-    for k in 0..pairs {
-        let v = match B::SUB {
-            32 => _mm256_blend_epi16::<0xaa>(values[2 * k], values[2 * k + 1]),
-            _ => values[k],
-        };
-        store(v, &mut to[k * groups + group]);
     }
 }
 

@@ -10,7 +10,6 @@ use crate::kernel::isa::Avx2;
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 use std::arch::x86_64::*;
-use std::ops::Range;
 
 /// How AVX2 reads a format's blocks.
 pub trait Block32: 'static {
@@ -37,14 +36,7 @@ pub trait Block32: 'static {
 }
 
 /// The product under the contract for the rows in `out.range()`.
-pub fn matmul<B: Block32>(
-    isa: Avx2,
-    w: Matrix<'_>,
-    x: &Q8<'_>,
-    out: &mut Cols<'_, f32>,
-    tile: &mut Tile,
-    _then: Range<usize>,
-) {
+pub fn matmul<B: Block32>(isa: Avx2, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
     // SAFETY: the token proves the features.
     unsafe {
         if x.vectors() < TILE_FROM {
