@@ -5,14 +5,15 @@
 //!
 //! Members write disjoint parts of common buffers. [`Shared`] makes that safe: between two barriers a
 //! buffer is either read by everyone or written in parts that one fixed rule deals out, each part to one
-//! member: by position, or to whoever asks first. A breach is a panic at the claim, not a data race. Which
+//! member: by position, or with what others have not come to in the end. A breach is a panic at the claim, not a data race. Which
 //! thread computes an element never affects its value, and neither does how a buffer is cut.
 #![allow(
     unsafe_code,
     reason = "hands out disjoint parts of one buffer to several threads, after checking the claim"
 )]
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
+use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -74,10 +75,12 @@ impl Team {
     pub fn run(&self, f: impl Fn(&mut Member<'_>) + Sync) {
         static RUNS: AtomicU32 = AtomicU32::new(0);
         let barrier = Barrier::new(self.size);
+        let turns: [Turn; MAX_THREADS] = std::array::from_fn(|_| Turn::default());
         // 0 means "no owner yet" in Shared.
         let run = RUNS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         self.pool.broadcast(|ctx| {
-            let mut member = Member { index: ctx.index(), size: self.size, run, epoch: 1, barrier: &barrier };
+            let (index, turns, deals) = (ctx.index(), &turns[..self.size], Cell::new(0));
+            let mut member = Member { index, run, epoch: 1, deals, turns, barrier: &barrier };
             let _alarm = Alarm(&barrier);
             f(&mut member);
         });
@@ -87,9 +90,12 @@ impl Team {
 /// One thread's place in a running team.
 pub struct Member<'t> {
     index: usize,
-    size: usize,
     run: u32,
     epoch: u32,
+    /// Buffers that were dealt in tiles since the last barrier.
+    deals: Cell<u64>,
+    /// One a member.
+    turns: &'t [Turn],
     barrier: &'t Barrier,
 }
 
@@ -101,21 +107,22 @@ impl Member<'_> {
 
     /// The number of members.
     pub fn size(&self) -> usize {
-        self.size
+        self.turns.len()
     }
 
     /// Waits until every member is here. Takes `&mut self`, so no claim of a [`Shared`] outlives it.
     pub fn sync(&mut self) {
-        if self.size > 1 {
+        if self.size() > 1 {
             self.barrier.wait();
         }
         self.epoch += 1;
+        self.deals.set(0);
     }
 
     /// This member's part of `n` items dealt in whole units of `unit` (the last may be short), as evenly as
     /// units allow.
     pub fn part(&self, n: usize, unit: usize) -> Range<usize> {
-        part(n, unit, self.index, self.size)
+        part(n, unit, self.index, self.size())
     }
 }
 
@@ -205,12 +212,10 @@ pub struct Shared<'a, T> {
     claim: AtomicU64,
     /// Members that hold a writing claim right now.
     writers: [AtomicU64; MAX_THREADS / 64],
-    /// Pieces that were taken: epoch in the high half, their number in the low.
-    taken: AtomicU64,
 }
 
-// SAFETY: a `Shared` gives out references only through `read`, `rows`, `strip`, `cols`, `cells`, `tiles` and `bands`, whose
-// claims (see `enter`) keep writers of one epoch disjoint and readers and writers in different epochs.
+// SAFETY: a `Shared` gives out references only through `read`, `rows`, `strip`, `cols`, `tiles` and `bands`, whose claims
+// (see `enter`) keep writers of one epoch disjoint and readers and writers in different epochs.
 unsafe impl<T: Send + Sync> Sync for Shared<'_, T> {}
 
 /// How a buffer is used between two barriers.
@@ -219,10 +224,8 @@ enum Mode {
     Read,
     Rows(usize),
     Cols(usize),
-    Cells(usize),
-    Tiles(usize),
-    /// Rows and columns of a band.
-    Bands(usize, usize),
+    /// The number of the deal, rows and columns of a tile.
+    Tiles(u64, usize, usize),
 }
 
 impl Mode {
@@ -231,9 +234,7 @@ impl Mode {
             Self::Read => 0,
             Self::Rows(unit) => 1 | (unit as u64) << 3,
             Self::Cols(unit) => 2 | (unit as u64) << 3,
-            Self::Cells(unit) => 3 | (unit as u64) << 3,
-            Self::Tiles(unit) => 4 | (unit as u64) << 3,
-            Self::Bands(rows, unit) => 5 | (rows as u64) << 3 | (unit as u64) << 8,
+            Self::Tiles(deal, rows, unit) => 3 | deal << 3 | (rows as u64) << 6 | (unit as u64) << 11,
         }
     }
 }
@@ -257,7 +258,6 @@ impl<'a, T> Shared<'a, T> {
             run: AtomicU32::new(0),
             claim: AtomicU64::new(0),
             writers: std::array::from_fn(|_| AtomicU64::new(0)),
-            taken: AtomicU64::new(0),
         }
     }
 
@@ -344,26 +344,17 @@ impl<'a, T> Shared<'a, T> {
         Cols { data: self.data, width: self.width, first_row: 0, range, _guard: Some(guard) }
     }
 
-    /// This member's cells, where each row is cut into cells of `unit` columns and cells are dealt in turn.
-    ///
-    /// # Panics
-    /// If the buffer is used differently between the same two barriers, or a row is not a whole number of cells.
-    pub fn cells<'m>(&'m self, m: &'m Member<'_>, unit: usize) -> Cells<'m, T> {
-        assert!(self.width.is_multiple_of(unit), "rows of {} in cells of {unit}", self.width);
-        let guard = self.enter_writing(m, Mode::Cells(unit));
-        Cells { data: self.data, width: self.width, unit, next: m.index, step: m.size, _guard: guard }
-    }
-
-    /// Tiles of `unit` columns of every row (the last may be narrower), taken by whoever is free.
+    /// Tiles of `unit` columns of every row (the last may be narrower). A member is dealt those of about its [`cols`](Self::cols),
+    /// so that what it writes now and reads next stays in its own cache; then those that others have not come to.
     ///
     /// # Panics
     /// If the buffer is used differently between the same two barriers.
     pub fn tiles<'m>(&'m self, m: &'m Member<'_>, unit: usize) -> Tiles<'m, T> {
-        self.deal(m, Mode::Tiles(unit), self.height().max(1), unit)
+        self.deal(m, 0, unit)
     }
 
-    /// Tiles of `unit` columns of up to `rows` rows (the last may have fewer), taken by whoever is free. Those of the same
-    /// columns come one after the other, so that what all of them read stays in the cache.
+    /// Tiles of `unit` columns of up to `rows` rows (the last may have fewer), dealt like [`tiles`](Self::tiles). Those of the
+    /// same columns come one after the other, so that what all of them read stays in the cache.
     ///
     /// # Panics
     /// If the buffer is used differently between the same two barriers, a row is not a whole number of tiles, or `rows` is
@@ -371,35 +362,73 @@ impl<'a, T> Shared<'a, T> {
     pub fn bands<'m>(&'m self, m: &'m Member<'_>, rows: usize, unit: usize) -> Tiles<'m, T> {
         assert!(self.width.is_multiple_of(unit), "rows of {} in tiles of {unit}", self.width);
         assert!((1..=16).contains(&rows), "tiles of {rows} rows");
-        self.deal(m, Mode::Bands(rows, unit), rows, unit)
+        self.deal(m, rows, unit)
     }
 
-    fn deal<'m>(&'m self, m: &'m Member<'_>, mode: Mode, rows: usize, unit: usize) -> Tiles<'m, T> {
-        self.enter(m, mode);
-        let turn = Turn { taken: &self.taken, epoch: m.epoch };
-        Tiles { data: self.data, width: self.width, rows, unit, members: m.size, turn }
+    /// Tiles of `rows` rows (0: all) and `unit` columns.
+    fn deal<'m>(&'m self, m: &'m Member<'_>, rows: usize, unit: usize) -> Tiles<'m, T> {
+        let deal = m.deals.get();
+        assert!(deal < 8, "more than eight buffers are dealt between two barriers");
+        m.deals.set(deal + 1);
+        // All members deal the same buffers in the same order: the number in the claim sees to it.
+        self.enter(m, Mode::Tiles(deal, rows, unit));
+        let rows = if rows == 0 { self.height().max(1) } else { rows };
+        let pieces = self.height().div_ceil(rows) * self.width.div_ceil(unit);
+        assert!(pieces < 1 << PIECES, "{pieces} tiles");
+        let shares = Shares { turns: m.turns, deal: u64::from(m.epoch) << 3 | deal, of: m.index, pieces };
+        Tiles { data: self.data, width: self.width, rows, unit, shares }
     }
 }
 
-/// Deals the pieces of a buffer in ascending order, each to the member that asks first: one that was held up by the system
-/// then leaves more to the others.
-struct Turn<'m> {
-    taken: &'m AtomicU64,
-    epoch: u32,
+/// What was taken of a member's share: the deal, then the pieces in the low [`PIECES`] bits. In a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Turn(AtomicU64);
+
+/// Bits that hold a number of pieces.
+const PIECES: u32 = 28;
+
+/// Deals the pieces of a buffer. A member takes its own share from front to back, then what is left of the others': one that
+/// was held up by the system holds up nobody.
+struct Shares<'m> {
+    turns: &'m [Turn],
+    /// The number of this deal: later ones have greater numbers.
+    deal: u64,
+    /// Whose share is being taken.
+    of: usize,
+    pieces: usize,
 }
 
-impl Turn<'_> {
-    /// The next of `count` pieces.
-    fn take(&mut self, count: usize) -> Option<usize> {
+impl Shares<'_> {
+    /// The next piece, and where the share ends that it is from.
+    fn take(&mut self) -> Option<(usize, usize)> {
+        let size = self.turns.len();
+        for _ in 0..size {
+            let share = part(self.pieces, 1, self.of, size);
+            if let Some(i) = self.take_of(share.len()) {
+                return Some((share.start + i, share.end));
+            }
+            self.of = (self.of + 1) % size;
+        }
+        None
+    }
+
+    /// The next piece of a share of `count`. None too if anybody has taken of it in a later deal: after all of this was taken.
+    fn take_of(&self, count: usize) -> Option<usize> {
+        let turn = &self.turns[self.of].0;
         // Relaxed: what was written before is ordered by the barrier, and pieces have nothing to do with each other.
-        let mut now = self.taken.load(Ordering::Relaxed);
+        let mut now = turn.load(Ordering::Relaxed);
         loop {
-            let next = if now >> 32 == u64::from(self.epoch) { now as u32 } else { 0 };
+            let next = match (now >> PIECES).cmp(&self.deal) {
+                Less => 0,
+                Equal => now & ((1 << PIECES) - 1),
+                Greater => return None,
+            };
             if next as usize >= count {
                 return None;
             }
-            let then = u64::from(self.epoch) << 32 | u64::from(next + 1);
-            match self.taken.compare_exchange_weak(now, then, Ordering::Relaxed, Ordering::Relaxed) {
+            let then = self.deal << PIECES | (next + 1);
+            match turn.compare_exchange_weak(now, then, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Some(next as usize),
                 Err(changed) => now = changed,
             }
@@ -491,46 +520,18 @@ impl<'m, T> Cols<'m, T> {
     }
 }
 
-/// A member's cells of a [`Shared`], one after the other.
-pub struct Cells<'m, T> {
-    data: &'m [UnsafeCell<T>],
-    width: usize,
-    unit: usize,
-    next: usize,
-    step: usize,
-    _guard: Writing<'m>,
-}
-
-impl<T> Cells<'_, T> {
-    /// The next cell: its row, its number in the row, its elements. `None` after the last.
-    pub fn advance(&mut self) -> Option<(usize, usize, &mut [T])> {
-        let start = self.next * self.unit;
-        if start >= self.data.len() {
-            return None;
-        }
-        let cells = &self.data[start..start + self.unit];
-        let per_row = self.width / self.unit;
-        let (row, cell) = (self.next / per_row, self.next % per_row);
-        self.next += self.step;
-        // SAFETY: cell numbers are congruent to this member's index modulo the team's size, so no other
-        // member has this one; `next` only grows and `&mut self` ends the last cell's reference.
-        Some((row, cell, unsafe { std::slice::from_raw_parts_mut(cells.as_ptr() as *mut T, cells.len()) }))
-    }
-}
-
 /// Tiles of a [`Shared`], one after the other.
 pub struct Tiles<'m, T> {
     data: &'m [UnsafeCell<T>],
     width: usize,
     rows: usize,
     unit: usize,
-    members: usize,
-    turn: Turn<'m>,
+    shares: Shares<'m>,
 }
 
 impl<T> Tiles<'_, T> {
-    /// The next tile, and the columns that its member will probably be dealt then, if all take equally long. `None` after the
-    /// last.
+    /// The next tile, and the columns that its member will probably be dealt then. `None` after the last; before that, nobody
+    /// may go on to the next buffer that is dealt in tiles.
     pub fn advance(&mut self) -> Option<(Cols<'_, T>, Range<usize>)> {
         let height = self.data.len() / self.width;
         let down = height.div_ceil(self.rows);
@@ -538,12 +539,13 @@ impl<T> Tiles<'_, T> {
             let start = (tile / down * self.unit).min(self.width);
             start..(start + self.unit).min(self.width)
         };
-        let tile = self.turn.take(down * self.width.div_ceil(self.unit))?;
+        let (tile, end) = self.shares.take()?;
         let (row, range) = (tile % down * self.rows, columns(tile));
         let data = &self.data[row * self.width..(row + self.rows).min(height) * self.width];
         // Nobody else is dealt this tile until the next barrier, and `&mut self` ends the last tile's claim to its own.
         let cols = Cols { data, width: self.width, first_row: row, range, _guard: None };
-        Some((cols, columns(tile + self.members)))
+        let then = if tile + 1 < end { columns(tile + 1) } else { 0..0 };
+        Some((cols, then))
     }
 }
 

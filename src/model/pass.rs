@@ -187,14 +187,12 @@ impl Pass<'_> {
                 rotate(c.rope_style, head, &tables[t * c.rope.n_rot..][..c.rope.n_rot]);
             });
         };
-        let mut q = b.q.cells(m, c.head_dim);
-        while let Some((t, _, head)) = q.advance() {
-            turn(head, &w.q_norm, t);
-        }
-        let mut k = b.k.cols(m, c.head_dim);
-        for t in 0..k.height() {
-            for head in k.row(t).chunks_exact_mut(c.head_dim) {
-                turn(head, &w.k_norm, t);
+        let (mut q, mut k) = (b.q.cols(m, c.head_dim), b.k.cols(m, c.head_dim));
+        for (heads, norm) in [(&mut q, &w.q_norm), (&mut k, &w.k_norm)] {
+            for t in 0..heads.height() {
+                for head in heads.row(t).chunks_exact_mut(c.head_dim) {
+                    turn(head, norm, t);
+                }
             }
         }
         let mut v = b.v.cols(m, c.value_dim);

@@ -21,7 +21,7 @@ pub const ROW_UNIT: usize = drive::ROW_UNIT;
 pub fn tile_rows(rows: usize, tokens: usize, members: usize) -> usize {
     let share = rows.div_ceil(members);
     let tile = match tokens {
-        _ if members == 1 => rows,
+        _ if members == 1 => rows.min(1 << 16),
         // Some microseconds' work at least, and of a head a small part.
         1 => (share / 4).clamp(share.min(256), 1024),
         _ => 1,

@@ -51,21 +51,6 @@ fn members_see_each_others_work_after_a_barrier() {
 }
 
 #[test]
-fn cells_are_dealt_once_each() {
-    let mut a = vec![0u32; 12 * 7];
-    let shared = Shared::new(&mut a, 12);
-    team(3).run(|m| {
-        let mut cells = shared.cells(m, 4);
-        while let Some((row, cell, data)) = cells.advance() {
-            for (i, x) in data.iter_mut().enumerate() {
-                *x += (row * 12 + cell * 4 + i) as u32 + 1;
-            }
-        }
-    });
-    assert!(a.iter().enumerate().all(|(i, x)| *x == i as u32 + 1));
-}
-
-#[test]
 fn bands_are_dealt_once_each() {
     for (height, rows) in [(7, 4), (8, 4), (1, 8), (5, 1)] {
         let mut a = vec![0u32; 12 * height];
@@ -102,7 +87,7 @@ fn tiles_are_dealt_once_each() {
                 while let Some((mut cols, then)) = tiles.advance() {
                     let range = cols.range();
                     assert!(range.start.is_multiple_of(unit) && (range.len() == unit || range.end == width));
-                    assert!(then.is_empty() || then.start == range.start + members * unit);
+                    assert!(then.is_empty() || then.start == range.start + unit);
                     assert!(then.end <= width);
                     for r in 0..3 {
                         for (i, x) in cols.row(r).iter_mut().enumerate() {
@@ -139,6 +124,47 @@ fn a_member_that_is_held_up_leaves_its_tiles_to_others() {
     });
     assert!(a.iter().filter(|&&by| by == 0).count() <= 1);
     assert!(a.iter().all(|&by| by < 2));
+}
+
+#[test]
+fn a_member_that_nobody_waits_for_has_its_own_columns() {
+    let mut a = vec![usize::MAX; 2 * 100];
+    let shared = Shared::new(&mut a, 100);
+    let taken = AtomicUsize::new(0);
+    team(2).run(|m| {
+        let mut tiles = shared.tiles(m, 10);
+        while let Some((mut cols, _)) = tiles.advance() {
+            (0..2).for_each(|r| cols.row(r).fill(m.index()));
+            // Both take a tile, then both the next.
+            let seen = taken.fetch_add(1, Ordering::AcqRel);
+            while taken.load(Ordering::Acquire) < (seen / 2 + 1) * 2 {
+                std::hint::spin_loop();
+            }
+        }
+    });
+    for (i, by) in a.iter().enumerate() {
+        assert_eq!(*by, i % 100 / 50);
+    }
+}
+
+#[test]
+fn members_may_be_at_different_buffers() {
+    let (mut a, mut b) = (vec![0; 60], vec![0; 90]);
+    let (a_shared, b_shared) = (Shared::new(&mut a, 60), Shared::new(&mut b, 45));
+    team(3).run(|m| {
+        for _ in 0..50 {
+            let mut tiles = a_shared.tiles(m, 1);
+            while let Some((mut cols, _)) = tiles.advance() {
+                cols.row(0)[0] += 1;
+            }
+            let mut bands = b_shared.bands(m, 1, 5);
+            while let Some((mut cols, _)) = bands.advance() {
+                cols.row(0).iter_mut().for_each(|x| *x += 1);
+            }
+            m.sync();
+        }
+    });
+    assert!(a.iter().chain(&b).all(|&x| x == 50));
 }
 
 #[test]
@@ -188,6 +214,14 @@ fn wrong_claims_are_refused() {
     assert!(breach(&|m, s| {
         s.bands(m, 2, 4);
         s.bands(m, 4, 4);
+    }));
+    // Not in the same order on all members.
+    let (mut a, mut b) = (vec![0u8; 8], vec![0u8; 8]);
+    let (a, b) = (Shared::new(&mut a, 8), Shared::new(&mut b, 8));
+    assert!(breach(&|m, _| {
+        for buffer in if m.index() == 0 { [&a, &b] } else { [&b, &a] } {
+            buffer.tiles(m, 1).advance();
+        }
     }));
     assert!(breach(&|m, s| {
         let _one = s.rows(m);
