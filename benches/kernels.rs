@@ -111,7 +111,7 @@ impl Product {
         self.team.run(|member| {
             let mut scratch = self.scratch[member.index()].lock().expect("each member has its own");
             let mut tiles = out.tiles(member, tile_rows(out.width(), out.height(), member.size()));
-            Tiled::new(self.isa, false, w, &x, &mut scratch).all(&mut tiles, |_| ());
+            Tiled::new(self.isa, false, w, &x, None, &mut scratch).all(&mut tiles, |_| ());
         });
         black_box(&self.out);
     }

@@ -14,7 +14,7 @@ use crate::kernel::isa::{Isa, Simd};
 use crate::kernel::op::exp::tanh;
 use crate::kernel::op::finite::{all_finite, largest};
 use crate::kernel::op::map::map;
-use crate::kernel::op::matmul::{Input, Product, Scratch, matmul, tile_rows};
+use crate::kernel::op::matmul::{Input, Product, Scratch, matmul, panel_bytes, tile_rows};
 use crate::kernel::op::quantize::{Q8, SUM, quantize};
 use crate::kernel::par::{Cols, Shared, Team};
 use crate::model::{EvalError, Model, Outline};
@@ -76,7 +76,8 @@ impl Head {
             Self::BATCH * (n + n / b.elements() * size_of::<f32>() + n / SUM * size_of::<i16>())
         };
         let forms = if exact { None } else { outline.head };
-        forms.map_or(0, form) + threads * Scratch::bytes(n, Self::BATCH * n, exact)
+        let panel = forms.map_or(0, |_| panel_bytes(n, Self::BATCH));
+        forms.map_or(0, form) + threads * (Scratch::bytes(n, exact) + panel)
     }
 
     /// The logits of up to [`Head::BATCH`] hidden vectors: `hidden` is `[tokens][dim]`, `logits` `[tokens][vocab]`.
@@ -163,7 +164,7 @@ impl Head {
                 let mut workers = workers.rows(m);
                 let [scratch] = workers.data() else { return };
                 let mut tiles = out.tiles(m, tile_rows(out.width(), out.height(), m.size()));
-                Product::new(self.isa, self.exact, w, &input, scratch).all(&mut tiles, |out| {
+                Product::new(self.isa, self.exact, w, &input, None, scratch).all(&mut tiles, |out| {
                     let own = rows.start + out.range().start..rows.start + out.range().end;
                     for t in 0..if finish { out.height() } else { 0 } {
                         if !self.finish(model, own.clone(), out.row(t)) {

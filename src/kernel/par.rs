@@ -214,7 +214,7 @@ pub struct Shared<'a, T> {
     writers: [AtomicU64; MAX_THREADS / 64],
 }
 
-// SAFETY: a `Shared` gives out references only through `read`, `rows`, `strip`, `cols`, `tiles` and `bands`, whose claims
+// SAFETY: a `Shared` gives out references only through `read`, `rows`, `first_rows`, `strip`, `cols`, `tiles` and `bands`, whose claims
 // (see `enter`) keep writers of one epoch disjoint and readers and writers in different epochs.
 unsafe impl<T: Send + Sync> Sync for Shared<'_, T> {}
 
@@ -223,6 +223,8 @@ unsafe impl<T: Send + Sync> Sync for Shared<'_, T> {}
 enum Mode {
     Read,
     Rows(usize),
+    /// So many rows, dealt in units of so many.
+    FirstRows(usize, usize),
     Cols(usize),
     /// The number of the deal, rows and columns of a tile.
     Tiles(u64, usize, usize),
@@ -234,6 +236,7 @@ impl Mode {
             Self::Read => 0,
             Self::Rows(unit) => 1 | (unit as u64) << 3,
             Self::Cols(unit) => 2 | (unit as u64) << 3,
+            Self::FirstRows(count, unit) => 4 | (unit as u64) << 3 | (count as u64) << 9,
             Self::Tiles(deal, rows, unit) => 3 | deal << 3 | (rows as u64) << 6 | (unit as u64) << 11,
         }
     }
@@ -313,8 +316,20 @@ impl<'a, T> Shared<'a, T> {
     /// # Panics
     /// If the buffer is used differently between the same two barriers.
     pub fn rows<'m>(&'m self, m: &'m Member<'_>) -> Rows<'m, T> {
-        let guard = self.enter_writing(m, Mode::Rows(1));
-        let range = m.part(self.height(), 1);
+        self.own_rows(m, Mode::Rows(1), m.part(self.height(), 1))
+    }
+
+    /// This member's of the first `count` rows, dealt in units of `unit`.
+    ///
+    /// # Panics
+    /// If the buffer is used differently between the same two barriers, or has not so many rows.
+    pub fn first_rows<'m>(&'m self, m: &'m Member<'_>, count: usize, unit: usize) -> Rows<'m, T> {
+        assert!(unit < 64, "units of {unit} rows");
+        self.own_rows(m, Mode::FirstRows(count, unit), m.part(count, unit))
+    }
+
+    fn own_rows<'m>(&'m self, m: &'m Member<'_>, mode: Mode, range: Range<usize>) -> Rows<'m, T> {
+        let guard = self.enter_writing(m, mode);
         let cells = &self.data[range.start * self.width..range.end * self.width];
         // SAFETY: `part` gives each member other rows, in this epoch nobody reads, and `guard` keeps this
         // member from claiming twice.

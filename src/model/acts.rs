@@ -1,9 +1,10 @@
 //! Inputs of matrix products: the numbers and the int8 forms that their readers need.
 
-use crate::kernel::format::ActBlock;
+use crate::kernel::format::drive::panel::{Arrangement, Panel, VECTOR_UNIT};
+use crate::kernel::format::{ActBlock, Matrix};
 use crate::kernel::isa::Isa;
 use crate::kernel::op::finite::all_finite;
-use crate::kernel::op::matmul::{Input, ROW_UNIT};
+use crate::kernel::op::matmul::{Input, ROW_UNIT, arrangement, panel_bytes, panel_vectors};
 use crate::kernel::op::quantize::{Q8, SUM, quantize, remainder};
 use crate::kernel::par::{Cols, Member, Shared};
 use crate::simd;
@@ -12,11 +13,16 @@ use std::ops::Range;
 /// The blocks in which an input is needed.
 pub type Blocks = [Option<ActBlock>; 2];
 
+/// The most matrices that are multiplied by an input at once.
+const READERS: usize = 3;
+
 /// Memory for the inputs of some tokens, `[tokens][n]` each.
 pub struct Acts {
     n: usize,
     f32: Vec<f32>,
     forms: Vec<Form>,
+    /// The vectors as the matrices want them that they are multiplied by, one for each.
+    panels: Vec<Vec<[u8; 4]>>,
 }
 
 struct Form {
@@ -53,26 +59,41 @@ impl Form {
 
 impl Acts {
     /// Bytes that [`Acts::new`] takes.
-    pub fn bytes(n: usize, tokens: usize, forms: Blocks, refined: Blocks) -> usize {
+    pub fn bytes(n: usize, tokens: usize, forms: Blocks, refined: Blocks, matrices: usize) -> usize {
         let form = |block| Form::bytes(n, block);
+        let panels = match forms {
+            [None, None] => 0,
+            _ => matrices * panel_bytes(n, tokens * most_terms(refined)),
+        };
         let forms = forms.into_iter().chain(refined).flatten().map(form).sum::<usize>();
-        tokens * (n * size_of::<f32>() + forms)
+        tokens * (n * size_of::<f32>() + forms) + panels
     }
 
-    /// Room for `tokens` inputs of `n` numbers and their forms. Those that are also in `refined` have a second term, for what
-    /// the codes of the first lose.
-    pub fn new(n: usize, tokens: usize, forms: Blocks, refined: Blocks) -> Self {
+    /// Room for `tokens` inputs of `n` numbers and their forms, which so many matrices are multiplied by at once. Those that are
+    /// also in `refined` have a second term, for what the codes of the first lose.
+    pub fn new(n: usize, tokens: usize, forms: Blocks, refined: Blocks, matrices: usize) -> Self {
         let terms = |block| if refined.contains(&Some(block)) { 2 } else { 1 };
-        let forms = forms.into_iter().flatten().map(|b| Form::new(n, tokens, b, terms(b))).collect();
-        Self { n, f32: vec![0.0; tokens * n], forms }
+        let forms: Vec<_> = forms.into_iter().flatten().map(|b| Form::new(n, tokens, b, terms(b))).collect();
+        let words = panel_bytes(n, tokens * most_terms(refined)) / size_of::<[u8; 4]>();
+        let panels = if forms.is_empty() { 0 } else { matrices };
+        Self { n, f32: vec![0.0; tokens * n], forms, panels: vec![vec![[0; 4]; words]; panels] }
     }
 
     /// Lends the first `tokens` to a team run.
     pub fn share(&mut self, tokens: usize) -> SharedActs<'_> {
-        let n = self.n;
+        let (n, words) = (self.n, Arrangement::most_words(self.n));
         let mut forms = self.forms.iter_mut().map(|f| f.share(n, tokens));
-        SharedActs { f32: Shared::new(&mut self.f32[..tokens * n], n), forms: [forms.next(), forms.next()] }
+        let mut panels = self.panels.iter_mut().map(|panel| Shared::new(panel, words.max(1)));
+        SharedActs {
+            f32: Shared::new(&mut self.f32[..tokens * n], n),
+            forms: std::array::from_fn(|_| forms.next()),
+            panels: std::array::from_fn(|_| panels.next()),
+        }
     }
+}
+
+fn most_terms(refined: Blocks) -> usize {
+    if refined == [None, None] { 1 } else { 2 }
 }
 
 /// [`Acts`] lent to a team run.
@@ -80,7 +101,13 @@ pub struct SharedActs<'a> {
     /// The numbers, `[tokens][n]`
     pub f32: Shared<'a, f32>,
     forms: [Option<SharedForm<'a>>; 2],
+    /// `[vectors][words]`
+    panels: [Option<Shared<'a, [u8; 4]>>; READERS],
 }
+
+/// What was made of an input for the matrices that it is multiplied by: for each the arrangement and the number of terms, unless
+/// one before wants the same.
+pub type Arranged = [Option<(Arrangement, usize)>; READERS];
 
 /// What a member makes of an input.
 #[derive(Clone, Copy)]
@@ -159,6 +186,46 @@ impl SharedActs<'_> {
         }
     }
 
+    /// Arranges this member's vectors of the complete input for products with some matrices, of all terms for those that are
+    /// refined. What is arranged is the same for all members; it can be used after the next barrier.
+    pub fn arrange<'w>(
+        &self,
+        m: &Member<'_>,
+        isa: Isa,
+        exact: bool,
+        readers: impl Iterator<Item = (Matrix<'w>, bool)>,
+    ) -> Arranged {
+        let mut arranged = [None; READERS];
+        for (i, ((w, refined), panel)) in readers.zip(self.panels.iter().flatten()).enumerate() {
+            let input = self.input(m, refined);
+            let Some((wanted, x)) = wanted(isa, exact, w, &input) else { continue };
+            if arranged.contains(&Some((wanted, x.terms))) {
+                continue;
+            }
+            arranged[i] = Some((wanted, x.terms));
+            let mut rows = panel.first_rows(m, panel_vectors(x.vectors()), VECTOR_UNIT);
+            let vectors = rows.range().start..rows.range().end.min(x.vectors());
+            wanted.fill(x, vectors, rows.data(), panel.width());
+        }
+        arranged
+    }
+
+    /// The input as `w` wants it, if it was [arranged](Self::arrange).
+    pub fn panel<'m>(
+        &'m self,
+        m: &'m Member<'_>,
+        isa: Isa,
+        exact: bool,
+        w: Matrix<'_>,
+        input: &Input<'_>,
+        arranged: &Arranged,
+    ) -> Option<Panel<'m>> {
+        let (wanted, x) = wanted(isa, exact, w, input)?;
+        let i = arranged.iter().position(|&arranged| arranged == Some((wanted, x.terms)))?;
+        let panel = self.panels[i].as_ref()?;
+        Some(Panel::new(&wanted, x.n, panel.read(m), panel.width()))
+    }
+
     /// The input for products, with `refined` all terms of it. The forms must be complete.
     pub fn input<'m>(&'m self, m: &'m Member<'_>, refined: bool) -> Input<'m> {
         let n = self.f32.width();
@@ -176,4 +243,15 @@ impl SharedActs<'_> {
         };
         Input { f32: self.f32.read(m), n, b32: form(ActBlock::B32), b256: form(ActBlock::B256) }
     }
+}
+
+/// How a matrix wants its input arranged, if at all, and the form that is.
+fn wanted<'i, 'x>(
+    isa: Isa,
+    exact: bool,
+    w: Matrix<'_>,
+    input: &'i Input<'x>,
+) -> Option<(Arrangement, &'i Q8<'x>)> {
+    let x = input.form(w.format().act().filter(|_| !exact)?);
+    Some((arrangement(isa, exact, w, x.vectors())?, x))
 }

@@ -36,9 +36,7 @@ pub fn forward(
             if leads && i == 0 {
                 model.embedded();
             }
-            p.linear(m, &l.q, &b.xn, &b.q);
-            p.linear(m, &l.k, &b.xn, &b.k);
-            p.linear_refined(m, &l.v, &b.xn, &b.v);
+            p.linear(m, &b.xn, &[(&l.q, false, &b.q), (&l.k, false, &b.k), (&l.v, true, &b.v)]);
             m.sync();
             p.rotate(m, i, l);
             m.sync();
@@ -46,17 +44,16 @@ pub fn forward(
             m.sync();
             p.attended(m, i);
             m.sync();
-            p.linear(m, &l.o, &b.att, &b.y);
+            p.linear(m, &b.att, &[(&l.o, false, &b.y)]);
             m.sync();
             p.add(m, l.post_attn_norm.as_deref());
             p.norm_input(m, &l.ffn_norm, i, Place::FfnInput);
             m.sync();
-            p.linear(m, &l.gate, &b.xn, &b.h.f32);
-            p.linear(m, &l.up, &b.xn, &b.up);
+            p.linear(m, &b.xn, &[(&l.gate, false, &b.h.f32), (&l.up, false, &b.up)]);
             m.sync();
             p.activate(m, i);
             m.sync();
-            p.linear_refined(m, &l.down, &b.h, &b.y);
+            p.linear(m, &b.h, &[(&l.down, true, &b.y)]);
             m.sync();
             if leads {
                 model.after_layer(i);

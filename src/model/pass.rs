@@ -13,7 +13,7 @@ use crate::kernel::op::activation::{geglu, swiglu};
 use crate::kernel::op::attend::{QUERIES, Queries};
 use crate::kernel::op::finite::all_finite;
 use crate::kernel::op::map::{add, scale};
-use crate::kernel::op::matmul::{Input, Product, tile_rows};
+use crate::kernel::op::matmul::{Product, tile_rows};
 use crate::kernel::op::rmsnorm::rms_norm;
 use crate::kernel::op::rope::rotate;
 use crate::kernel::par::{Member, Shared};
@@ -31,6 +31,9 @@ pub struct Pass<'a> {
     pub bufs: Lent<'a>,
     pub faults: Faults,
 }
+
+/// A matrix, whether its input is refined, and where the products go.
+pub type Multiplied<'a, 'w> = (&'a Linear<'w>, bool, &'a Shared<'a, f32>);
 
 /// Where a number may turn out not to be finite, in the order of the computation.
 #[derive(Clone, Copy)]
@@ -151,28 +154,29 @@ impl Pass<'_> {
         self.bufs.h.make(m, self.isa, (Deal::Columns, true), gate, bad);
     }
 
-    /// `to = x W^T`, scaled and biased, for some of the rows of `W`.
-    pub fn linear(&self, m: &Member<'_>, l: &Linear<'_>, x: &SharedActs<'_>, to: &Shared<'_, f32>) {
-        self.product(m, l, &x.input(m, false), to);
-    }
-
-    /// The same with what int8 lost of the input multiplied too, for products whose error goes straight into the residual
-    /// stream: those of q and k only shift weights that are normalised again.
-    pub fn linear_refined(&self, m: &Member<'_>, l: &Linear<'_>, x: &SharedActs<'_>, to: &Shared<'_, f32>) {
-        self.product(m, l, &x.input(m, true), to);
-    }
-
-    fn product(&self, m: &Member<'_>, l: &Linear<'_>, x: &Input<'_>, to: &Shared<'_, f32>) {
-        let mut workers = self.bufs.workers.rows(m);
-        let [worker] = workers.data() else { return };
-        let mut product = Product::new(self.isa, self.exact, l.w, x, &mut worker.scratch);
-        let mut tiles = to.tiles(m, tile_rows(to.width(), to.height(), m.size()));
-        product.all(&mut tiles, |out| {
-            let rows = out.range();
-            for t in 0..out.height() {
-                l.finish(self.isa, out.row(t), rows.clone());
-            }
-        });
+    /// For each of some matrices `to = x W^T`, scaled and biased. With `refined` what int8 lost of the input is multiplied too, for
+    /// products whose error goes straight into the residual stream: those of q and k only shift weights that are normalised
+    /// again.
+    pub fn linear(&self, m: &mut Member<'_>, x: &SharedActs<'_>, of: &[Multiplied<'_, '_>]) {
+        let readers = of.iter().map(|(l, refined, _)| (l.w, *refined));
+        let arranged = x.arrange(m, self.isa, self.exact, readers);
+        if arranged.iter().any(Option::is_some) {
+            m.sync();
+        }
+        for (l, refined, to) in of {
+            let input = x.input(m, *refined);
+            let panel = x.panel(m, self.isa, self.exact, l.w, &input, &arranged);
+            let mut workers = self.bufs.workers.rows(m);
+            let [worker] = workers.data() else { return };
+            let mut product = Product::new(self.isa, self.exact, l.w, &input, panel, &mut worker.scratch);
+            let mut tiles = to.tiles(m, tile_rows(to.width(), to.height(), m.size()));
+            product.all(&mut tiles, |out| {
+                let rows = out.range();
+                for t in 0..out.height() {
+                    l.finish(self.isa, out.row(t), rows.clone());
+                }
+            });
+        }
     }
 
     /// Norms and turns query and key heads; keys and values go into the cache.

@@ -1,6 +1,6 @@
 //! What changes while a model runs: the KV cache, the position, and the buffers of a batch.
 
-use super::acts::{Acts, Blocks, SharedActs};
+use super::acts::{Acts, SharedActs};
 use super::error::StateError;
 use super::kv::{Cache, KvType, SharedCache};
 use super::outline::{Forms, Outline};
@@ -50,6 +50,9 @@ pub struct State {
     n_hidden: usize,
 }
 
+/// The matrices that are multiplied by the input of attention at once; by that of the feed-forward block two are.
+const X_READERS: usize = 3;
+
 /// Lengths of the buffers, a token each unless said otherwise.
 struct Sizes {
     dim: usize,
@@ -64,8 +67,6 @@ struct Sizes {
     scores: usize,
     /// Longest matrix row, a thread.
     row: usize,
-    /// The most elements of a token that are multiplied at once, both terms together.
-    multiplied: usize,
     forms: Forms,
 }
 
@@ -73,7 +74,6 @@ impl Sizes {
     fn new(outline: &Outline, o: &StateOptions) -> Self {
         let config = &outline.config;
         let forms = if o.exact { Forms::default() } else { outline.forms };
-        let terms = |refined: Blocks| if refined == [None, None] { 1 } else { 2 };
         Self {
             dim: config.dim,
             q: config.q_dim(),
@@ -85,9 +85,6 @@ impl Sizes {
             ropes: 1 + usize::from(config.local.is_some()),
             scores: QUERIES * o.ctx,
             row: config.dim.max(config.hidden_dim).max(config.att_dim()),
-            multiplied: (terms(forms.x_refined) * config.dim)
-                .max(config.att_dim())
-                .max(terms(forms.h_refined) * config.hidden_dim),
             forms,
         }
     }
@@ -95,12 +92,11 @@ impl Sizes {
     /// Bytes of [`Buffers`] and the hidden vectors.
     fn bytes(&self, o: &StateOptions) -> usize {
         let token = 3 * self.dim + self.q + self.k + self.v + self.hidden + self.ropes * self.n_rot;
-        let thread = self.scores * size_of::<f32>()
-            + matmul::Scratch::bytes(self.row, o.batch * self.multiplied, o.exact);
+        let thread = self.scores * size_of::<f32>() + matmul::Scratch::bytes(self.row, o.exact);
         o.batch * token * size_of::<f32>()
-            + Acts::bytes(self.dim, o.batch, self.forms.x, self.forms.x_refined)
-            + Acts::bytes(self.att, o.batch, self.forms.att, [None, None])
-            + Acts::bytes(self.hidden, o.batch, self.forms.h, self.forms.h_refined)
+            + Acts::bytes(self.dim, o.batch, self.forms.x, self.forms.x_refined, X_READERS)
+            + Acts::bytes(self.att, o.batch, self.forms.att, [None, None], 1)
+            + Acts::bytes(self.hidden, o.batch, self.forms.h, self.forms.h_refined, 1)
             + o.threads * thread
     }
 }
@@ -193,14 +189,14 @@ impl State {
             cache: Cache::new(options.kv, c, options.ctx, kv)?,
             buffers: Buffers {
                 x: floats(s.dim)?,
-                xn: Acts::new(s.dim, n, s.forms.x, s.forms.x_refined),
+                xn: Acts::new(s.dim, n, s.forms.x, s.forms.x_refined, X_READERS),
                 q: floats(s.q)?,
                 k: floats(s.k)?,
                 v: floats(s.v)?,
-                att: Acts::new(s.att, n, s.forms.att, [None, None]),
+                att: Acts::new(s.att, n, s.forms.att, [None, None], 1),
                 y: floats(s.dim)?,
                 up: floats(s.hidden)?,
-                h: Acts::new(s.hidden, n, s.forms.h, s.forms.h_refined),
+                h: Acts::new(s.hidden, n, s.forms.h, s.forms.h_refined, 1),
                 rope: floats(s.n_rot)?,
                 rope_local: if s.ropes > 1 { floats(s.n_rot)? } else { Vec::new() },
                 workers: (0..options.threads).map(worker).collect::<Result<_, StateError>>()?,

@@ -46,6 +46,7 @@ pub use layout::Layout;
 use crate::kernel::isa::Isa;
 use crate::kernel::op::quantize::{Q8, Q8Row};
 use crate::kernel::par::Cols;
+use drive::panel::{Arrangement, Panel};
 use layout::GROUP;
 use std::ops::Range;
 
@@ -346,26 +347,31 @@ impl<'a> Matrix<'a> {
 }
 
 impl Q8Dot {
-    /// Puts into the scratch what [`run`](Self::run) needs of the vectors.
-    pub(super) fn arrange(&self, isa: Isa, x: &Q8<'_>, tile: &mut drive::Tile) {
+    /// How so many vectors are to be arranged for [`run`](Self::run), if at all.
+    pub(super) fn arrangement(&self, isa: Isa, vectors: usize) -> Option<Arrangement> {
+        if vectors < drive::TILE_FROM {
+            return None;
+        }
         #[cfg(target_arch = "x86_64")]
         if let Some(fast) = &self.x86 {
-            match isa {
-                Isa::Scalar => {}
-                Isa::Avx2(_) => (fast.avx2.arrange)(x, tile),
-                Isa::AvxVnni(_) => (fast.avxvnni.arrange)(x, tile),
-                Isa::Avx512(_) => (fast.avx512.arrange)(x, tile),
-            }
+            let arrangement = match isa {
+                Isa::Scalar => None,
+                Isa::Avx2(_) => fast.avx2.arrangement,
+                Isa::AvxVnni(_) => fast.avxvnni.arrangement,
+                Isa::Avx512(_) => fast.avx512.arrangement,
+            };
+            return arrangement.map(|(most, needs)| Arrangement { block: self.block, most, needs });
         }
+        None
     }
 
-    /// `out[t][r] = W[r] . x[t]` for the rows in `out.range()` and every token, the sum of its terms. The vectors must have
-    /// been [arranged](Self::arrange); the rows of `then` are probably multiplied next.
+    /// `out[t][r] = W[r] . x[t]` for the rows in `out.range()` and every token, the sum of its terms. The vectors must also come
+    /// [arranged](Self::arrangement) if that is wanted; the rows of `then` are probably multiplied next.
     pub(super) fn run(
         &self,
         isa: Isa,
         w: Matrix<'_>,
-        x: &Q8<'_>,
+        (x, panel): (&Q8<'_>, Option<Panel<'_>>),
         out: &mut Cols<'_, f32>,
         tile: &mut drive::Tile,
         then: Range<usize>,
@@ -374,9 +380,9 @@ impl Q8Dot {
         if let Some(fast) = &self.x86 {
             match isa {
                 Isa::Scalar => {}
-                Isa::Avx2(token) => return (fast.avx2.multiply)(token, w, x, out, tile, then),
-                Isa::AvxVnni(token) => return (fast.avxvnni.multiply)(token, w, x, out, tile, then),
-                Isa::Avx512(token) => return (fast.avx512.multiply)(token, w, x, out, tile, then),
+                Isa::Avx2(token) => return (fast.avx2.multiply)(token, w, (x, panel), out, tile, then),
+                Isa::AvxVnni(token) => return (fast.avxvnni.multiply)(token, w, (x, panel), out, tile, then),
+                Isa::Avx512(token) => return (fast.avx512.multiply)(token, w, (x, panel), out, tile, then),
             }
         }
         drive::scalar(self.scalar, w, x, out, tile);

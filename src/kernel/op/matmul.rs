@@ -8,6 +8,7 @@
 
 use super::dot::dot;
 use super::quantize::Q8;
+use crate::kernel::format::drive::panel::{Arrangement, Panel, VECTOR_UNIT};
 use crate::kernel::format::{ActBlock, Dot, Matrix, Q8Dot, drive};
 use crate::kernel::isa::{Isa, Lanes, Simd};
 use crate::kernel::par::{Cols, Tiles};
@@ -42,6 +43,28 @@ pub struct Input<'a> {
     pub b256: Option<Q8<'a>>,
 }
 
+impl<'a> Input<'a> {
+    /// The int8 form in such blocks.
+    ///
+    /// # Panics
+    /// If it is missing: which forms are needed is known when a model is loaded.
+    pub fn form(&self, block: ActBlock) -> &Q8<'a> {
+        let form = match block {
+            ActBlock::B32 => &self.b32,
+            ActBlock::B256 => &self.b256,
+        };
+        form.as_ref().unwrap_or_else(|| panic!("activations in blocks of {}", block.elements()))
+    }
+}
+
+/// How so many vectors are to be arranged to be multiplied by `w`, if at all.
+pub fn arrangement(isa: Isa, exact: bool, w: Matrix<'_>, vectors: usize) -> Option<Arrangement> {
+    match &w.format().dot {
+        Dot::Q8(dot) if !exact => dot.arrangement(isa, vectors),
+        _ => None,
+    }
+}
+
 /// A worker's own memory.
 #[derive(Default)]
 pub struct Scratch {
@@ -49,13 +72,25 @@ pub struct Scratch {
     pub row: Vec<f32>,
     /// Unpacked integer codes of a few rows, for products with many tokens.
     pub tile: drive::Tile,
+    /// Vectors that this worker arranged on its own.
+    pub panel: Vec<[u8; 4]>,
 }
 
 impl Scratch {
-    /// An upper bound of the bytes it grows to for rows of `n` elements and vectors of `all` together.
-    pub fn bytes(n: usize, all: usize, exact: bool) -> usize {
-        n * size_of::<f32>() + if exact { 0 } else { drive::Tile::bytes(n, all) }
+    /// An upper bound of the bytes it grows to for rows of `n` elements, with vectors that others have arranged.
+    pub fn bytes(n: usize, exact: bool) -> usize {
+        n * size_of::<f32>() + if exact { 0 } else { drive::Tile::bytes(n) }
     }
+}
+
+/// An upper bound of the bytes of so many vectors of `n` elements when they are arranged.
+pub fn panel_bytes(n: usize, vectors: usize) -> usize {
+    panel_vectors(vectors) * Arrangement::most_words(n) * size_of::<[u8; 4]>()
+}
+
+/// So many vectors, and those that the last run may be too long by.
+pub fn panel_vectors(vectors: usize) -> usize {
+    vectors.next_multiple_of(VECTOR_UNIT)
 }
 
 /// A matrix and vectors that are about to be multiplied, in pieces of rows.
@@ -65,31 +100,42 @@ pub struct Product<'a, 's> {
     x: &'a Input<'a>,
     /// The int8 form of the vectors that the matrix is multiplied by; none on the exact path.
     form: Option<(&'a Q8Dot, &'a Q8<'a>)>,
-    scratch: &'s mut Scratch,
+    panel: Option<Panel<'s>>,
+    row: &'s mut Vec<f32>,
+    tile: &'s mut drive::Tile,
 }
 
 impl<'a, 's> Product<'a, 's> {
     /// `exact` multiplies in f32. Otherwise the form of the input that the format asks for
-    /// ([`Format::act`](crate::kernel::format::Format::act)) must be there.
+    /// ([`Format::act`](crate::kernel::format::Format::act)) must be there. Vectors that are to be [arranged](arrangement)
+    /// are, if they do not come so.
     ///
     /// # Panics
     /// If shapes disagree or the needed form is missing: both are checked when a model is loaded.
-    pub fn new(isa: Isa, exact: bool, w: Matrix<'a>, x: &'a Input<'a>, scratch: &'s mut Scratch) -> Self {
+    pub fn new(
+        isa: Isa,
+        exact: bool,
+        w: Matrix<'a>,
+        x: &'a Input<'a>,
+        arranged: Option<Panel<'s>>,
+        scratch: &'s mut Scratch,
+    ) -> Self {
         assert_eq!(w.cols(), x.n, "matrix columns and vector length");
         let form = match &w.format().dot {
-            Dot::Q8(dot) if !exact => {
-                let form = match dot.block {
-                    ActBlock::B32 => &x.b32,
-                    ActBlock::B256 => &x.b256,
-                };
-                let elements = dot.block.elements();
-                let form = form.as_ref().unwrap_or_else(|| panic!("activations in blocks of {elements}"));
-                dot.arrange(isa, form, &mut scratch.tile);
-                Some((dot, form))
-            }
+            Dot::Q8(dot) if !exact => Some((dot, x.form(dot.block))),
             _ => None,
         };
-        Self { isa, w, x, form, scratch }
+        let Scratch { row, tile, panel: own } = scratch;
+        let wanted = form.and_then(|(dot, x)| Some((dot.arrangement(isa, x.vectors())?, x)));
+        let panel = wanted.map(|(arrangement, x)| {
+            arranged.unwrap_or_else(|| {
+                let words = arrangement.words(x.n);
+                own.resize(panel_vectors(x.vectors()) * words, [0; 4]);
+                arrangement.fill(x, 0..x.vectors(), own, words);
+                Panel::new(&arrangement, x.n, own, words)
+            })
+        });
+        Self { isa, w, x, form, panel, row, tile }
     }
 
     /// Multiplies in tiles until all are done (by whoever took them), and gives each to `done`.
@@ -109,13 +155,13 @@ impl<'a, 's> Product<'a, 's> {
         assert!(out.range().end <= w.rows(), "rows {:?} of {}", out.range(), w.rows());
         assert_eq!(out.height() * x.n, x.f32.len(), "as many outputs as tokens");
         if let Some((dot, form)) = self.form {
-            return dot.run(self.isa, w, form, out, &mut self.scratch.tile, then);
+            return dot.run(self.isa, w, (form, self.panel), out, self.tile, then);
         }
         match (self.isa.lanes(), &w.format().dot) {
             #[cfg(target_arch = "x86_64")]
             (Lanes::Avx2(token), Dot::F32 { avx2: Some(kernel) }) => kernel(token, w, x.f32, out),
             _ => {
-                let row = &mut self.scratch.row;
+                let row = &mut *self.row;
                 row.resize(w.cols(), 0.0);
                 crate::simd!(self.isa, s => exact_rows(s, w, x.f32, out, row));
             }
@@ -132,7 +178,7 @@ pub fn matmul(
     out: &mut Cols<'_, f32>,
     scratch: &mut Scratch,
 ) {
-    Product::new(isa, exact, w, x, scratch).rows(out, 0..0);
+    Product::new(isa, exact, w, x, None, scratch).rows(out, 0..0);
 }
 
 #[inline(always)]

@@ -3,6 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
 mod lines;
+pub mod panel;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
@@ -23,12 +24,17 @@ pub const ROW_UNIT: usize = 16;
 /// The int8 product of one format for ranges of rows and all tokens.
 #[cfg(target_arch = "x86_64")]
 pub struct Kernel<Token> {
-    /// Puts into the scratch what is needed of the vectors, once for all rows.
-    pub arrange: fn(&Q8<'_>, &mut Tile),
-    /// The product for the rows in the output's range, of vectors that were arranged. The rows of the last operand are
-    /// probably next.
-    pub multiply: fn(Token, Matrix<'_>, &Q8<'_>, &mut Cols<'_, f32>, &mut Tile, Range<usize>),
+    /// How many vectors that are [`TILE_FROM`] or more want to be arranged: how many go together, what is needed of them.
+    pub arrangement: Option<(usize, panel::Needs)>,
+    /// The product for the rows in the output's range, of vectors that were arranged if that is wanted. The rows of the last
+    /// operand are probably next.
+    pub multiply: Multiply<Token>,
 }
+
+/// Rows by vectors, which also come arranged, into columns of the output.
+#[cfg(target_arch = "x86_64")]
+pub type Multiply<Token> =
+    fn(Token, Matrix<'_>, (&Q8<'_>, Option<panel::Panel<'_>>), &mut Cols<'_, f32>, &mut Tile, Range<usize>);
 
 /// The int8 product of one format on each instruction set. All give the bits of the scalar definition.
 #[cfg(target_arch = "x86_64")]
@@ -47,8 +53,8 @@ impl Kernels {
     pub(super) const fn block32<B: avx2::block32::Block32>() -> Self {
         Self {
             avx2: Kernel {
-                arrange: |_, _| (),
-                multiply: |isa, w, x, out, tile, _| avx2::block32::matmul::<B>(isa, w, x, out, tile),
+                arrangement: None,
+                multiply: |isa, w, (x, _), out, tile, _| avx2::block32::matmul::<B>(isa, w, x, out, tile),
             },
             avxvnni: vnni::kernel::<AvxVnni, vnni::block32::Tiles<B>>(),
             avx512: vnni::kernel::<Avx512, vnni::block32::Tiles<B>>(),
@@ -59,8 +65,8 @@ impl Kernels {
     pub(super) const fn block256<B: avx2::block256::Block256>() -> Self {
         Self {
             avx2: Kernel {
-                arrange: |_, _| (),
-                multiply: |isa, w, x, out, tile, _| avx2::block256::matmul::<B>(isa, w, x, out, tile),
+                arrangement: None,
+                multiply: |isa, w, (x, _), out, tile, _| avx2::block256::matmul::<B>(isa, w, x, out, tile),
             },
             avxvnni: vnni::kernel::<AvxVnni, vnni::block256::Tiles<B>>(),
             avx512: vnni::kernel::<Avx512, vnni::block256::Tiles<B>>(),
@@ -91,23 +97,18 @@ pub struct Tile {
     pub min_factors: Lines<[f32; 8]>,
     /// A row whose blocks do not lie together.
     pub row: Vec<u8>,
-    /// The vectors that the tile is multiplied by, for the sets that want them rearranged.
-    #[cfg(target_arch = "x86_64")]
-    panel: vnni::Panel,
 }
 
 impl Tile {
-    /// An upper bound of the bytes it grows to for rows of `n` elements and vectors of `all` together.
-    pub fn bytes(n: usize, all: usize) -> usize {
-        // The most rows of a tile: their codes, and for every 16 elements scales and minimums in three kinds of numbers. Then
-        // codes, sums, starts and scales of the vectors, and as many again as the last run may be too long.
-        TILE_ROWS * (n + 3 * n / 16 * size_of::<f32>()) + (all + 5 * n) / 2 * 3
+    /// An upper bound of the bytes it grows to for rows of `n` elements.
+    pub fn bytes(n: usize) -> usize {
+        // The most rows of a tile: their codes, and for every 16 elements scales and minimums in three kinds of numbers.
+        TILE_ROWS * (n + 3 * n / 16 * size_of::<f32>())
     }
 }
 
 /// From this many vectors on, unpacking a tile of rows once pays for itself.
-#[cfg(target_arch = "x86_64")]
-const TILE_FROM: usize = 4;
+pub const TILE_FROM: usize = 4;
 
 /// Does `$body` for runs of vectors from number `$v` on until all `$count` are done; `$run` is the constant length of a run, the
 /// first of the list that is not more than what is left. (A macro, since a closure has neither constant parameters nor the

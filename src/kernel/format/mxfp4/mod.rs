@@ -96,7 +96,7 @@ mod tests {
         let Dot::Q8(q8) = &FORMAT.dot else { panic!("an int8 format") };
         let product = |isa| {
             let mut out = [f32::NAN; 256];
-            q8.run(isa, w, &x, &mut Cols::whole(&mut out, 256), &mut Default::default(), 0..0);
+            q8.run(isa, w, (&x, None), &mut Cols::whole(&mut out, 256), &mut Default::default(), 0..0);
             out.map(f32::to_bits)
         };
         for isa in Isa::all() {

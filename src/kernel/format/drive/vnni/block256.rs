@@ -1,11 +1,11 @@
 //! Formats of 256-element blocks whose sub-blocks of 16 or 32 have integer scales (and perhaps minimums).
 #![allow(unsafe_code, reason = "calls functions that need CPU features under the proof of a token")]
 
-use super::panel::{Needs, Paired, Run, Word};
 use super::{Products, Tiled, WIDE, paired};
 use crate::kernel::format::Matrix;
 use crate::kernel::format::drive::Tile;
 use crate::kernel::format::drive::avx2::block256::{self, Block256, of_part};
+use crate::kernel::format::drive::panel::{Needs, Paired, Run, Word};
 use crate::kernel::isa::{Avx2, Vnni};
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
@@ -148,7 +148,7 @@ impl<B: Block256> Tiled for Tiles<B> {
                 for r in 0..WIDE {
                     let d = v.load_f32(&tile.factors, (b * B::PARTS + part) * WIDE + r);
                     for t in 0..T {
-                        let (scale, acc) = (v.splat_f32(scales[t]), &mut acc[r][t]);
+                        let (scale, acc) = (v.splat_f32(f32::from_ne_bytes(scales[t])), &mut acc[r][t]);
                         *acc = v.add_f32(*acc, v.mul_f32(total[r][t], v.mul_f32(d, scale)));
                         if B::MINS {
                             let dmin = v.load_f32(&tile.min_factors, b * WIDE + r);

@@ -1,11 +1,11 @@
 //! Formats of 32-element blocks with one scale (and perhaps one minimum) a block.
 #![allow(unsafe_code, reason = "calls functions that need CPU features under the proof of a token")]
 
-use super::panel::{Needs, Run, Word};
 use super::{Products, Tiled, WIDE};
 use crate::kernel::format::Matrix;
 use crate::kernel::format::drive::Tile;
 use crate::kernel::format::drive::avx2::block32::{self, Block32};
+use crate::kernel::format::drive::panel::{Needs, Run, Word};
 use crate::kernel::isa::{Avx2, Vnni};
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
@@ -70,7 +70,7 @@ impl<B: Block32> Tiled for Tiles<B> {
             for r in 0..WIDE {
                 let ws = v.load_f32(&tile.factors, b * WIDE + r);
                 for t in 0..T {
-                    let scale = v.splat_f32(scales[t]);
+                    let scale = v.splat_f32(f32::from_ne_bytes(scales[t]));
                     let step = v.mul_f32(v.to_f32(isum[r][t]), v.mul_f32(ws, scale));
                     acc[r][t] = v.add_f32(acc[r][t], step);
                     if B::MINS {

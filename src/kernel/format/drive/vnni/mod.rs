@@ -11,16 +11,14 @@
 pub mod block256;
 pub mod block32;
 mod paired;
-mod panel;
 
 use super::avx2::Prefetch;
-use super::{Kernel, LANES, TILE_FROM, Tile, put};
+use super::panel::{Needs, Panel, Run, Runs};
+use super::{Kernel, LANES, Tile, put};
 use crate::kernel::format::Matrix;
 use crate::kernel::isa::{Aligned, Avx2, Vnni};
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
-pub use panel::Panel;
-use panel::{Needs, Run, Runs};
 use std::ops::Range;
 
 /// Vectors of rows in most tiles.
@@ -51,29 +49,20 @@ pub trait Tiled {
 
 /// The product of one kind of blocks.
 pub const fn kernel<V: Vnni, K: Tiled>() -> Kernel<V> {
-    Kernel { arrange: arrange::<V, K>, multiply: multiply::<V, K> }
-}
-
-fn arrange<V: Vnni, K: Tiled>(x: &Q8<'_>, tile: &mut Tile) {
-    if x.vectors() >= TILE_FROM {
-        tile.panel.fill(x, V::VECTORS, &K::NEEDS);
-    }
+    Kernel { arrangement: Some((V::VECTORS, K::NEEDS)), multiply: multiply::<V, K> }
 }
 
 /// The product under the contract for the rows in `out.range()`.
 fn multiply<V: Vnni, K: Tiled>(
     v: V,
     w: Matrix<'_>,
-    x: &Q8<'_>,
+    (x, panel): (&Q8<'_>, Option<Panel<'_>>),
     out: &mut Cols<'_, f32>,
     tile: &mut Tile,
     then: Range<usize>,
 ) {
-    if x.vectors() < TILE_FROM {
-        return K::few(v.avx2(), &w, x, out);
-    }
+    let Some(panel) = panel else { return K::few(v.avx2(), &w, x, out) };
     let groups = K::WIDE * V::GROUPS;
-    let panel = std::mem::take(&mut tile.panel);
     let range = out.range();
     for first in range.clone().step_by(groups * LANES) {
         for (group, first) in (first..range.end).step_by(LANES).take(groups).enumerate() {
@@ -84,10 +73,9 @@ fn multiply<V: Vnni, K: Tiled>(
         let next = (Prefetch::rows(&w, rest.start), rest.len().min(groups * LANES) * w.row_bytes());
         v.run(
             #[inline(always)]
-            || by_all::<V, K>(v, tile, &panel, x, out, first - range.start, next),
+            || by_all::<V, K>(v, tile, panel, x, out, first - range.start, next),
         );
     }
-    tile.panel = panel;
 }
 
 /// Every vector by the rows of the tile, which are rows `at..` of the output. Meanwhile so many bytes of the next rows come from
@@ -96,7 +84,7 @@ fn multiply<V: Vnni, K: Tiled>(
 fn by_all<V: Vnni, K: Tiled>(
     v: V,
     tile: &Tile,
-    panel: &Panel,
+    panel: Panel<'_>,
     x: &Q8<'_>,
     out: &mut Cols<'_, f32>,
     at: usize,

@@ -6,9 +6,9 @@
 #![allow(unsafe_code, reason = "calls functions that need CPU features under the proof of a token")]
 
 use super::Products;
-use super::panel::Run;
 use crate::kernel::format::drive::Tile;
 use crate::kernel::format::drive::avx2::block256::Block256;
+use crate::kernel::format::drive::panel::Run;
 use crate::kernel::isa::Vnni;
 
 /// What a code is to be made smaller by so that the products of a sub-block fit into 16 bits; none if there is no such number.
@@ -88,7 +88,7 @@ pub fn by<B: Block256, V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -
         }
         let d = v.load_f32(&tile.factors, b);
         for t in 0..T {
-            let scale = v.splat_f32(x.scales[b * T + t]);
+            let scale = v.splat_f32(f32::from_ne_bytes(x.scales[b * T + t]));
             acc[t] = v.add_f32(acc[t], v.mul_f32(v.to_f32(isum[t]), v.mul_f32(d, scale)));
             if B::MINS {
                 let dmin = v.load_f32(&tile.min_factors, b);
