@@ -45,6 +45,11 @@ impl Simd for Avx2 {
         op!(inner(f))
     }
     #[inline(always)]
+    fn prefetch(self, address: *const u8) {
+        // It reads nothing.
+        op!(_mm_prefetch::<_MM_HINT_T0>(address.cast()));
+    }
+    #[inline(always)]
     fn splat(self, x: f32) -> __m256 {
         op!(_mm256_set1_ps(x))
     }

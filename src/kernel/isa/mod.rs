@@ -146,6 +146,10 @@ pub trait Simd: Copy + Send + Sync {
     /// in `#[inline(always)]` functions).
     fn vectorize<R>(self, f: impl FnOnce() -> R) -> R;
 
+    /// Asks for the cache line of an address that will probably be read soon; any address is allowed.
+    #[inline(always)]
+    fn prefetch(self, _address: *const u8) {}
+
     /// All lanes `x`.
     fn splat(self, x: f32) -> Self::V;
     /// Lanes from memory.

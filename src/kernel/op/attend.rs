@@ -9,6 +9,10 @@ use std::ops::Range;
 /// The most queries that go through keys and values together, on any instruction set.
 pub const QUERIES: usize = 8;
 
+/// How many bytes before they are read keys and values are asked for, where they come from memory: two pages on, so that the place
+/// of the next is known in time. The hardware's own prefetcher ends where a page does.
+const AHEAD: usize = 8192;
+
 /// One head of a cache: `len` numbers for every position.
 #[derive(Clone, Copy)]
 pub struct Head<'a, E: Element> {
@@ -33,6 +37,17 @@ impl<'a, E: Element> Head<'a, E> {
         let (at, end) = (self.at, self.at + E::raw(self.len));
         let data = &self.data[positions.start * self.stride..positions.end * self.stride];
         data.chunks_exact(self.stride).map(move |row| &row[at..end])
+    }
+
+    /// Asks for what lies [`AHEAD`] of some positions.
+    #[inline(always)]
+    fn ask<S: Simd>(&self, s: S, positions: Range<usize>) {
+        for p in positions {
+            let row = self.data.as_ptr().wrapping_add(p * self.stride + self.at).cast::<u8>();
+            for line in (0..E::raw(self.len) * size_of::<E::Raw>()).step_by(64) {
+                s.prefetch(row.wrapping_add(AHEAD + line));
+            }
+        }
     }
 
     /// Numbers `at..at + len` of the head.
@@ -125,7 +140,9 @@ impl<S: Simd, K: Element, V: Element> Few<'_, S, K, V> {
             scores.resize(N * n, 0.0);
         }
         let scores = &mut scores[..N * n];
-        self.scores::<N>(queries, &seen, scores);
+        // Another token or the heads before have just read all of it.
+        let fresh = first == 0 && self.queries.seen.len() == 1;
+        self.scores::<N>(queries, &seen, scores, fresh);
         let mut sums = [s.splat(0.0); N];
         for ((sum, scores), seen) in sums.iter_mut().zip(scores.chunks_exact_mut(n)).zip(&seen) {
             *sum = s.splat(exp_sum(s, &mut scores[seen.clone()]));
@@ -133,7 +150,7 @@ impl<S: Simd, K: Element, V: Element> Few<'_, S, K, V> {
         let mut at = 0;
         while at < len {
             let width = match len - at {
-                64.. if N == 1 => 64,
+                64.. if N == 1 || (N == 2 && S::QUERIES == 8) => 64,
                 32.. => 32,
                 left => left.min(16),
             };
@@ -143,9 +160,9 @@ impl<S: Simd, K: Element, V: Element> Few<'_, S, K, V> {
                 out.row(token)[head * len + at..][..width].copy_from_slice(&sums[..width]);
             };
             match width {
-                64 => weigh::<S, V, N, 4>(s, scores, &seen, v, sums, &mut to),
-                32 => weigh::<S, V, N, 2>(s, scores, &seen, v, sums, &mut to),
-                _ => weigh::<S, V, N, 1>(s, scores, &seen, v, sums, &mut to),
+                64 => weigh::<S, V, N, 4>(s, scores, &seen, v, fresh, sums, &mut to),
+                32 => weigh::<S, V, N, 2>(s, scores, &seen, v, fresh, sums, &mut to),
+                _ => weigh::<S, V, N, 1>(s, scores, &seen, v, fresh, sums, &mut to),
             }
             at += width;
         }
@@ -154,11 +171,20 @@ impl<S: Simd, K: Element, V: Element> Few<'_, S, K, V> {
     /// `scores[i][p] = queries[i] . k[p] * scale` for the positions that any of the queries sees: also where one does not see
     /// what another does, so that all are computed alike.
     #[inline(always)]
-    fn scores<const N: usize>(&self, queries: [&[f32]; N], seen: &[Range<usize>; N], scores: &mut [f32]) {
+    fn scores<const N: usize>(
+        &self,
+        queries: [&[f32]; N],
+        seen: &[Range<usize>; N],
+        scores: &mut [f32],
+        fresh: bool,
+    ) {
         let n = scores.len() / N;
         let mut p = seen.iter().map(|seen| seen.start).min().unwrap_or(0);
         while p < n {
             let count = (n - p).min(4);
+            if fresh {
+                self.k.ask(self.s, p..p + count);
+            }
             // The last positions may be fewer than four: some are taken twice.
             let row = |i: usize| self.k.row(p + i.min(count - 1));
             let dots = dots::<S, K, N>(self.s, queries, [row(0), row(1), row(2), row(3)]);
@@ -226,6 +252,7 @@ fn weigh<S: Simd, E: Element, const N: usize, const W: usize>(
     e: &[f32],
     seen: &[Range<usize>; N],
     v: Head<'_, E>,
+    fresh: bool,
     sums: [S::V; N],
     to: &mut impl FnMut(usize, &[f32]),
 ) {
@@ -239,6 +266,9 @@ fn weigh<S: Simd, E: Element, const N: usize, const W: usize>(
         let (start, count) = (positions.start, positions.len());
         let e: [&[f32]; N] = std::array::from_fn(|h| &e[h * n + start..][..count]);
         for (i, row) in (0..count).zip(v.rows(positions)) {
+            if fresh {
+                v.ask(s, start + i..start + i + 1);
+            }
             for w in 0..W {
                 let v = if W == 1 && width < 16 {
                     let rest = E::rest(row);
