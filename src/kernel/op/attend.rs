@@ -39,14 +39,12 @@ impl<'a, E: Element> Head<'a, E> {
         data.chunks_exact(self.stride).map(move |row| &row[at..end])
     }
 
-    /// Asks for what lies [`AHEAD`] of some positions.
+    /// Asks for what lies [`AHEAD`] of position `p`.
     #[inline(always)]
-    fn ask<S: Simd>(&self, s: S, positions: Range<usize>) {
-        for p in positions {
-            let row = self.data.as_ptr().wrapping_add(p * self.stride + self.at).cast::<u8>();
-            for line in (0..E::raw(self.len) * size_of::<E::Raw>()).step_by(64) {
-                s.prefetch(row.wrapping_add(AHEAD + line));
-            }
+    fn ask<S: Simd>(&self, s: S, p: usize) {
+        let row = self.data.as_ptr().wrapping_add(p * self.stride + self.at).cast::<u8>();
+        for line in (0..E::raw(self.len) * size_of::<E::Raw>()).step_by(64) {
+            s.prefetch(row.wrapping_add(AHEAD + line));
         }
     }
 
@@ -183,7 +181,7 @@ impl<S: Simd, K: Element, V: Element> Few<'_, S, K, V> {
         while p < n {
             let count = (n - p).min(4);
             if fresh {
-                self.k.ask(self.s, p..p + count);
+                (p..p + count).for_each(|p| self.k.ask(self.s, p));
             }
             // The last positions may be fewer than four: some are taken twice.
             let row = |i: usize| self.k.row(p + i.min(count - 1));
@@ -256,34 +254,15 @@ fn weigh<S: Simd, E: Element, const N: usize, const W: usize>(
     sums: [S::V; N],
     to: &mut impl FnMut(usize, &[f32]),
 ) {
-    let (n, width) = (e.len() / N, v.len);
+    let n = e.len() / N;
     let mut acc = [[s.splat2(0.0); W]; N];
     // What all see is between what only some do. To weigh the rest with 0 would not do: a number there may not be finite.
     let first = seen.iter().map(|seen| seen.start).min().unwrap_or(0);
     let common = seen.iter().map(|seen| seen.start).max().unwrap_or(0).min(n);
     let end = seen.iter().map(|seen| seen.end).min().unwrap_or(0).max(common);
-    for (positions, all) in [(first..common, false), (common..end, true), (end..n, false)] {
-        let (start, count) = (positions.start, positions.len());
-        let e: [&[f32]; N] = std::array::from_fn(|h| &e[h * n + start..][..count]);
-        for (i, row) in (0..count).zip(v.rows(positions)) {
-            if fresh {
-                v.ask(s, start + i..start + i + 1);
-            }
-            for w in 0..W {
-                let v = if W == 1 && width < 16 {
-                    let rest = E::rest(row);
-                    E::load2(s, [(&rest[0], 0), (&rest[1], 0)])
-                } else {
-                    sixteen::<S, E>(s, row, w)
-                };
-                for (h, acc) in acc.iter_mut().enumerate() {
-                    if all || seen[h].contains(&(start + i)) {
-                        acc[w] = s.add2(acc[w], s.mul2(s.splat2(e[h][i]), v));
-                    }
-                }
-            }
-        }
-    }
+    acc = add::<S, E, N, W, false>(s, e, seen, v, fresh, first..common, acc);
+    acc = add::<S, E, N, W, true>(s, e, seen, v, fresh, common..end, acc);
+    acc = add::<S, E, N, W, false>(s, e, seen, v, fresh, end..n, acc);
     for (h, (acc, sum)) in acc.into_iter().zip(sums).enumerate() {
         let mut lanes = Aligned([[[0.0; 8]; 2]; W]);
         for (acc, lanes) in acc.into_iter().zip(&mut lanes.0) {
@@ -293,6 +272,45 @@ fn weigh<S: Simd, E: Element, const N: usize, const W: usize>(
         }
         to(h, lanes.0.as_flattened().as_flattened());
     }
+}
+
+/// Adds to the sums what some positions contribute, which every query sees (`ALL`) or only some do. Whether one does must not be
+/// asked in the loop that does most of the work.
+#[inline(always)]
+fn add<S: Simd, E: Element, const N: usize, const W: usize, const ALL: bool>(
+    s: S,
+    e: &[f32],
+    seen: &[Range<usize>; N],
+    v: Head<'_, E>,
+    fresh: bool,
+    positions: Range<usize>,
+    mut acc: [[S::W; W]; N],
+) -> [[S::W; W]; N] {
+    let (n, start, count) = (e.len() / N, positions.start, positions.len());
+    // (A loop: `array::from_fn` is not inlined here, and what it makes is in memory.)
+    let mut weights = [&e[..0]; N];
+    for (h, weights) in weights.iter_mut().enumerate() {
+        *weights = &e[h * n + start..][..count];
+    }
+    for (i, row) in (0..count).zip(v.rows(positions)) {
+        if fresh {
+            v.ask(s, start + i);
+        }
+        for w in 0..W {
+            let v = if W == 1 && v.len < 16 {
+                let rest = E::rest(row);
+                E::load2(s, [(&rest[0], 0), (&rest[1], 0)])
+            } else {
+                sixteen::<S, E>(s, row, w)
+            };
+            for h in 0..N {
+                if ALL || seen[h].contains(&(start + i)) {
+                    acc[h][w] = s.add2(acc[h][w], s.mul2(s.splat2(weights[h][i]), v));
+                }
+            }
+        }
+    }
+    acc
 }
 
 #[cfg(test)]
