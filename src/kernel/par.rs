@@ -12,19 +12,17 @@
     reason = "hands out disjoint parts of one buffer to several threads, after checking the claim"
 )]
 
+mod barrier;
+mod deal;
+
+use barrier::Barrier;
+use deal::{PIECES, Shares, Turn};
 use std::cell::{Cell, UnsafeCell};
-use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The most threads a team can have.
 pub const MAX_THREADS: usize = 256;
-
-/// Rounds of spinning before a waiting member sleeps: a few hundred microseconds. Members that have a core each arrive
-/// within a fraction of that. Where they have not, spinning on (or yielding, which is for a whole time slice) keeps the
-/// core from the very member that is waited for.
-const SPINS: u32 = 4000;
 
 /// A team of threads.
 pub struct Team {
@@ -138,67 +136,8 @@ struct Alarm<'a>(&'a Barrier);
 impl Drop for Alarm<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.broken.store(true, Ordering::SeqCst);
-            self.0.wake();
+            self.0.breach();
         }
-    }
-}
-
-struct Barrier {
-    size: usize,
-    arrived: AtomicUsize,
-    round: AtomicUsize,
-    broken: AtomicBool,
-    /// Members that sleep or are about to.
-    sleepers: AtomicUsize,
-    bed: Mutex<()>,
-    bell: Condvar,
-}
-
-impl Barrier {
-    fn new(size: usize) -> Self {
-        let zero = || AtomicUsize::new(0);
-        Self {
-            size,
-            arrived: zero(),
-            round: zero(),
-            broken: AtomicBool::new(false),
-            sleepers: zero(),
-            bed: Mutex::new(()),
-            bell: Condvar::new(),
-        }
-    }
-
-    fn wait(&self) {
-        let round = self.round.load(Ordering::Acquire);
-        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.size {
-            self.arrived.store(0, Ordering::Relaxed);
-            self.round.store(round.wrapping_add(1), Ordering::SeqCst);
-            if self.sleepers.load(Ordering::SeqCst) > 0 {
-                self.wake();
-            }
-            return;
-        }
-        let waiting = || self.round.load(Ordering::SeqCst) == round && !self.broken.load(Ordering::SeqCst);
-        let mut spins = 0;
-        while self.round.load(Ordering::Acquire) == round && spins < SPINS {
-            spins += 1;
-            std::hint::spin_loop();
-        }
-        if waiting() {
-            // Counted before the last look, so either that look sees the new round or the last to arrive sees a sleeper.
-            self.sleepers.fetch_add(1, Ordering::SeqCst);
-            let bed = self.bed.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(self.bell.wait_while(bed, |()| waiting()).unwrap_or_else(PoisonError::into_inner));
-            self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        }
-        assert!(!self.broken.load(Ordering::SeqCst), "another member of the team panicked");
-    }
-
-    fn wake(&self) {
-        // Whoever looked before this either holds the lock or sleeps by now.
-        drop(self.bed.lock().unwrap_or_else(PoisonError::into_inner));
-        self.bell.notify_all();
     }
 }
 
@@ -392,62 +331,6 @@ impl<'a, T> Shared<'a, T> {
         assert!(pieces < 1 << PIECES, "{pieces} tiles");
         let shares = Shares { turns: m.turns, deal: u64::from(m.epoch) << 3 | deal, of: m.index, pieces };
         Tiles { data: self.data, width: self.width, rows, unit, shares }
-    }
-}
-
-/// What was taken of a member's share: the deal, then the pieces in the low [`PIECES`] bits. In a cache line of its own.
-#[derive(Default)]
-#[repr(align(64))]
-struct Turn(AtomicU64);
-
-/// Bits that hold a number of pieces.
-const PIECES: u32 = 28;
-
-/// Deals the pieces of a buffer. A member takes its own share from front to back, then what is left of the others': one that
-/// was held up by the system holds up nobody.
-struct Shares<'m> {
-    turns: &'m [Turn],
-    /// The number of this deal: later ones have greater numbers.
-    deal: u64,
-    /// Whose share is being taken.
-    of: usize,
-    pieces: usize,
-}
-
-impl Shares<'_> {
-    /// The next piece, and where the share ends that it is from.
-    fn take(&mut self) -> Option<(usize, usize)> {
-        let size = self.turns.len();
-        for _ in 0..size {
-            let share = part(self.pieces, 1, self.of, size);
-            if let Some(i) = self.take_of(share.len()) {
-                return Some((share.start + i, share.end));
-            }
-            self.of = (self.of + 1) % size;
-        }
-        None
-    }
-
-    /// The next piece of a share of `count`. None too if anybody has taken of it in a later deal: after all of this was taken.
-    fn take_of(&self, count: usize) -> Option<usize> {
-        let turn = &self.turns[self.of].0;
-        // Relaxed: what was written before is ordered by the barrier, and pieces have nothing to do with each other.
-        let mut now = turn.load(Ordering::Relaxed);
-        loop {
-            let next = match (now >> PIECES).cmp(&self.deal) {
-                Less => 0,
-                Equal => now & ((1 << PIECES) - 1),
-                Greater => return None,
-            };
-            if next as usize >= count {
-                return None;
-            }
-            let then = self.deal << PIECES | (next + 1);
-            match turn.compare_exchange_weak(now, then, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Some(next as usize),
-                Err(changed) => now = changed,
-            }
-        }
     }
 }
 

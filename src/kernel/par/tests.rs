@@ -1,5 +1,6 @@
 use super::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicUsize;
 
 fn team(n: usize) -> Team {
     Team::new(n).expect("a small team")
