@@ -5,7 +5,7 @@
 //!
 //! Members write disjoint parts of common buffers. [`Shared`] makes that safe: between two barriers a
 //! buffer is either read by everyone or written in parts that one fixed rule deals out, each part to one
-//! member: by position, or with what others have not come to in the end. A breach is a panic at the claim, not a data race. Which
+//! member: by position, or by position first and then to whoever is free. A breach is a panic at the claim, not a data race. Which
 //! thread computes an element never affects its value, and neither does how a buffer is cut.
 #![allow(
     unsafe_code,

@@ -14,7 +14,7 @@ use std::ops::Range;
 pub type Blocks = [Option<ActBlock>; 2];
 
 /// The most matrices that are multiplied by an input at once.
-const READERS: usize = 3;
+pub const READERS: usize = 3;
 
 /// Memory for the inputs of some tokens, `[tokens][n]` each.
 pub struct Acts {
@@ -105,9 +105,17 @@ pub struct SharedActs<'a> {
     panels: [Option<Shared<'a, [u8; 4]>>; READERS],
 }
 
-/// What was made of an input for the matrices that it is multiplied by: for each the arrangement and the number of terms, unless
-/// one before wants the same.
-pub type Arranged = [Option<(Arrangement, usize)>; READERS];
+/// How a matrix wants its input, and where that is.
+#[derive(Clone, Copy)]
+pub struct Reader {
+    arrangement: Arrangement,
+    terms: usize,
+    /// The same for all that want the same.
+    panel: usize,
+}
+
+/// What was made of an input for each of the matrices that it is multiplied by; none if it takes the input as it is.
+pub type Arranged = [Option<Reader>; READERS];
 
 /// What a member makes of an input.
 #[derive(Clone, Copy)]
@@ -195,35 +203,31 @@ impl SharedActs<'_> {
         exact: bool,
         readers: impl Iterator<Item = (Matrix<'w>, bool)>,
     ) -> Arranged {
-        let mut arranged = [None; READERS];
-        for (i, ((w, refined), panel)) in readers.zip(self.panels.iter().flatten()).enumerate() {
+        let mut arranged: Arranged = [None; READERS];
+        for (i, (w, refined)) in readers.enumerate() {
             let input = self.input(m, refined);
-            let Some((wanted, x)) = wanted(isa, exact, w, &input) else { continue };
-            if arranged.contains(&Some((wanted, x.terms))) {
+            let Some(x) = w.format().act().filter(|_| !exact).map(|block| input.form(block)) else {
+                continue;
+            };
+            let Some(arrangement) = arrangement(isa, exact, w, x.vectors()) else { continue };
+            let same = |of: &&Reader| (of.arrangement, of.terms) == (arrangement, x.terms);
+            if let Some(&reader) = arranged.iter().flatten().find(same) {
+                arranged[i] = Some(reader);
                 continue;
             }
-            arranged[i] = Some((wanted, x.terms));
+            let Some(panel) = &self.panels[i] else { continue };
             let mut rows = panel.first_rows(m, panel_vectors(x.vectors()), VECTOR_UNIT);
             let vectors = rows.range().start..rows.range().end.min(x.vectors());
-            wanted.fill(x, vectors, rows.data(), panel.width());
+            arrangement.fill(x, vectors, rows.data(), panel.width());
+            arranged[i] = Some(Reader { arrangement, terms: x.terms, panel: i });
         }
         arranged
     }
 
-    /// The input as `w` wants it, if it was [arranged](Self::arrange).
-    pub fn panel<'m>(
-        &'m self,
-        m: &'m Member<'_>,
-        isa: Isa,
-        exact: bool,
-        w: Matrix<'_>,
-        input: &Input<'_>,
-        arranged: &Arranged,
-    ) -> Option<Panel<'m>> {
-        let (wanted, x) = wanted(isa, exact, w, input)?;
-        let i = arranged.iter().position(|&arranged| arranged == Some((wanted, x.terms)))?;
-        let panel = self.panels[i].as_ref()?;
-        Some(Panel::new(&wanted, x.n, panel.read(m), panel.width()))
+    /// What was [arranged](Self::arrange) for a matrix.
+    pub fn panel<'m>(&'m self, m: &'m Member<'_>, of: &Reader) -> Option<Panel<'m>> {
+        let panel = self.panels[of.panel].as_ref()?;
+        Some(Panel::new(&of.arrangement, self.f32.width(), panel.read(m), panel.width()))
     }
 
     /// The input for products, with `refined` all terms of it. The forms must be complete.
@@ -243,15 +247,4 @@ impl SharedActs<'_> {
         };
         Input { f32: self.f32.read(m), n, b32: form(ActBlock::B32), b256: form(ActBlock::B256) }
     }
-}
-
-/// How a matrix wants its input arranged, if at all, and the form that is.
-fn wanted<'i, 'x>(
-    isa: Isa,
-    exact: bool,
-    w: Matrix<'_>,
-    input: &'i Input<'x>,
-) -> Option<(Arrangement, &'i Q8<'x>)> {
-    let x = input.form(w.format().act().filter(|_| !exact)?);
-    Some((arrangement(isa, exact, w, x.vectors())?, x))
 }

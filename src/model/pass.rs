@@ -163,9 +163,10 @@ impl Pass<'_> {
         if arranged.iter().any(Option::is_some) {
             m.sync();
         }
-        for (l, refined, to) in of {
+        assert!(of.len() <= arranged.len(), "{} matrices at once", of.len());
+        for ((l, refined, to), reader) in of.iter().zip(&arranged) {
             let input = x.input(m, *refined);
-            let panel = x.panel(m, self.isa, self.exact, l.w, &input, &arranged);
+            let panel = reader.as_ref().and_then(|reader| x.panel(m, reader));
             let mut workers = self.bufs.workers.rows(m);
             let [worker] = workers.data() else { return };
             let mut product = Product::new(self.isa, self.exact, l.w, &input, panel, &mut worker.scratch);

@@ -1,6 +1,6 @@
 //! What changes while a model runs: the KV cache, the position, and the buffers of a batch.
 
-use super::acts::{Acts, SharedActs};
+use super::acts::{Acts, READERS, SharedActs};
 use super::error::StateError;
 use super::kv::{Cache, KvType, SharedCache};
 use super::outline::{Forms, Outline};
@@ -50,9 +50,6 @@ pub struct State {
     n_hidden: usize,
 }
 
-/// The matrices that are multiplied by the input of attention at once; by that of the feed-forward block two are.
-const X_READERS: usize = 3;
-
 /// Lengths of the buffers, a token each unless said otherwise.
 struct Sizes {
     dim: usize,
@@ -94,7 +91,7 @@ impl Sizes {
         let token = 3 * self.dim + self.q + self.k + self.v + self.hidden + self.ropes * self.n_rot;
         let thread = self.scores * size_of::<f32>() + matmul::Scratch::bytes(self.row, o.exact);
         o.batch * token * size_of::<f32>()
-            + Acts::bytes(self.dim, o.batch, self.forms.x, self.forms.x_refined, X_READERS)
+            + Acts::bytes(self.dim, o.batch, self.forms.x, self.forms.x_refined, READERS)
             + Acts::bytes(self.att, o.batch, self.forms.att, [None, None], 1)
             + Acts::bytes(self.hidden, o.batch, self.forms.h, self.forms.h_refined, 1)
             + o.threads * thread
@@ -189,7 +186,7 @@ impl State {
             cache: Cache::new(options.kv, c, options.ctx, kv)?,
             buffers: Buffers {
                 x: floats(s.dim)?,
-                xn: Acts::new(s.dim, n, s.forms.x, s.forms.x_refined, X_READERS),
+                xn: Acts::new(s.dim, n, s.forms.x, s.forms.x_refined, READERS),
                 q: floats(s.q)?,
                 k: floats(s.k)?,
                 v: floats(s.v)?,
