@@ -196,8 +196,8 @@ fn options_that_contradict_each_other() {
 #[test]
 fn a_slow_device_gets_no_rows() {
     let place = Place::new(false);
-    let cpu = place.run(&["-n", "120"]);
-    let both = place.run(&["-n", "120", "--gpu", "on", "--gpu-null", "slow=5@1"]);
+    let cpu = place.run(&["-n", "500"]);
+    let both = place.run(&["-n", "500", "--gpu", "on", "--gpu-null", "slow=5@1"]);
     same(&cpu, &both, "slow");
     assert_eq!(both["gpu"]["share"], 0.0, "{}", both["gpu"]);
 }
