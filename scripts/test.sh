@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh
 #
-# One profile for all of it: dev with opt-level 2 (see Cargo.toml), so that the arithmetic runs at speed while
+# One profile for all tests: dev with opt-level 2 (see Cargo.toml), so that the arithmetic runs at speed while
 # overflow checks and debug assertions stay on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,6 +26,7 @@ fi
 step cargo fmt --all --check
 step cargo clippy --locked --workspace --all-targets -- -D warnings
 RUSTDOCFLAGS="-D warnings" step cargo doc --locked --workspace --no-deps
+step scripts/check-kernels.sh
 
 models=$(dirname "$(scripts/get-model.sh smollm2 | tail -n 1)")
 scripts/get-model.sh gemma3 >/dev/null

@@ -231,7 +231,11 @@ fn put<E: Element>(to: &mut Heads<'_, E>, isa: Isa, (layer, pos): (usize, usize)
     let heads = to.cols.row(layer);
     for t in 0..from.height() {
         let heads = heads.chunks_exact_mut(ctx * raw).zip(from.row(t).chunks_exact(len));
-        simd!(isa, s => heads.for_each(|(head, x)| E::store(s, x, &mut head[(pos + t) * raw..][..raw])));
+        simd!(isa, s => {
+            for (head, x) in heads {
+                E::store(s, x, &mut head[(pos + t) * raw..][..raw]);
+            }
+        });
     }
 }
 

@@ -178,33 +178,46 @@ impl<S: Simd, K: Element, V: Element> Few<'_, S, K, V> {
     ) {
         let n = scores.len() / N;
         let mut p = seen.iter().map(|seen| seen.start).min().unwrap_or(0);
-        while p < n {
-            let count = (n - p).min(4);
+        // (Whole fours have a loop of their own: to store fewer takes a call.)
+        while p + 4 <= n {
             if fresh {
-                (p..p + count).for_each(|p| self.k.ask(self.s, p));
+                (p..p + 4).for_each(|p| self.k.ask(self.s, p));
             }
-            // The last positions may be fewer than four: some are taken twice.
-            let row = |i: usize| self.k.row(p + i.min(count - 1));
-            let dots = dots::<S, K, N>(self.s, queries, [row(0), row(1), row(2), row(3)]);
+            let dots = self.four(queries, p, 4);
             for (dots, scores) in dots.iter().zip(scores.chunks_exact_mut(n)) {
-                let scaled = dots.map(|dot| dot * self.scale);
-                match scores[p..].first_chunk_mut() {
-                    Some(four) => *four = scaled,
-                    None => scores[p..].copy_from_slice(&scaled[..count]),
+                for (score, dot) in scores[p..p + 4].iter_mut().zip(dots) {
+                    *score = dot * self.scale;
                 }
             }
-            p += count;
+            p += 4;
         }
+        if p < n {
+            let dots = self.four(queries, p, n - p);
+            for (dots, scores) in dots.iter().zip(scores.chunks_exact_mut(n)) {
+                scores[p..].iter_mut().zip(dots).for_each(|(score, dot)| *score = dot * self.scale);
+            }
+        }
+    }
+
+    /// The dot products with the keys of up to four positions from `p` on, the last of which is taken again if there are fewer.
+    #[inline(always)]
+    fn four<const N: usize>(&self, queries: [&[f32]; N], p: usize, count: usize) -> [[f32; 4]; N] {
+        let row = |i: usize| self.k.row(p + i.min(count - 1));
+        dots::<S, K, N>(self.s, queries, [row(0), row(1), row(2), row(3)])
     }
 }
 
 /// The [dot products](super::dot::dot) of `N` queries with the keys of four positions, two in each pair of vectors.
 #[inline(always)]
 fn dots<S: Simd, E: Element, const N: usize>(s: S, q: [&[f32]; N], k: [&[E::Raw]; 4]) -> [[f32; 4]; N] {
-    let units = k.map(E::units);
-    let n = units[0].len();
-    let units = units.map(|units| &units[..n]);
-    let eights = q.map(|q| &q.as_chunks::<8>().0[..n * E::EIGHTS]);
+    let n = E::units(k[0]).len();
+    let (mut units, mut eights) = ([&E::units(k[0])[..0]; 4], [&q[0].as_chunks::<8>().0[..0]; N]);
+    for (units, k) in units.iter_mut().zip(k) {
+        *units = &E::units(k)[..n];
+    }
+    for (eights, q) in eights.iter_mut().zip(q) {
+        *eights = &q.as_chunks().0[..n * E::EIGHTS];
+    }
     let mut acc = [[s.splat2(0.0); 2]; N];
     for u in 0..n {
         for e in 0..E::EIGHTS {

@@ -42,7 +42,18 @@ pub fn largest_magnitude<S: Simd>(s: S, x: &[f32]) -> Option<f32> {
 fn largest_of<S: Simd>(s: S, x: &[f32], of: impl Fn(S::V) -> S::V) -> Option<f32> {
     let (x8, rest) = x.as_chunks::<8>();
     let (mut bad, mut max) = (s.splat(0.0), s.splat(f32::NEG_INFINITY));
-    for x in x8 {
+    // Two chains: one alone waits for itself.
+    let (mut bad2, mut max2) = (bad, max);
+    let (pairs, last) = x8.as_chunks::<2>();
+    for [x, y] in pairs {
+        let (x, y) = (s.load(x), s.load(y));
+        bad = s.add(bad, s.sub(x, x));
+        bad2 = s.add(bad2, s.sub(y, y));
+        max = s.max(of(x), max);
+        max2 = s.max(of(y), max2);
+    }
+    (bad, max) = (s.add(bad, bad2), s.max(max, max2));
+    if let [x] = last {
         let x = s.load(x);
         bad = s.add(bad, s.sub(x, x));
         max = s.max(of(x), max);

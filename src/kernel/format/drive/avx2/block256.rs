@@ -37,7 +37,16 @@ pub trait Block256: 'static {
     #[inline(always)]
     fn lanes(isa: Avx2, blocks: [&Self::Bytes; LANES], pair: usize) -> [[__m256i; LANES]; 2] {
         // SAFETY: the token proves the features.
-        [0, 1].map(|i| unsafe { transpose(blocks.map(|block| Self::codes(isa, block, 2 * pair + i))) })
+        unsafe {
+            let mut codes = [[_mm256_setzero_si256(); LANES]; 2];
+            // (Loops: what `map` calls is not always inlined, and then no instruction in it is.)
+            for (i, codes) in codes.iter_mut().enumerate() {
+                for (codes, block) in codes.iter_mut().zip(blocks) {
+                    *codes = Self::codes(isa, block, 2 * pair + i);
+                }
+            }
+            [transpose(codes[0]), transpose(codes[1])]
+        }
     }
     /// The integer scales as i16: lane `k` of the low half is that of elements `32 * k ..`, lane `k` of the high half
     /// that of elements `32 * k + 16 ..`. All 1 where the block's own scale is all there is.

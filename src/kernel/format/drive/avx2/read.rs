@@ -60,11 +60,16 @@ pub fn nibbles_two<const B: usize>(isa: Avx2, low: &[u8; B], high: &[u8; B], at:
 pub fn nibble_lanes<const B: usize>(isa: Avx2, blocks: [&[u8; B]; 8], at: usize) -> [[__m256i; 8]; 2] {
     // SAFETY: the token proves the features.
     unsafe {
-        let (packed, mask) = (transpose(blocks.map(|block| load(isa, block, at))), _mm256_set1_epi8(15));
-        [
-            packed.map(|v| _mm256_and_si256(v, mask)),
-            packed.map(|v| _mm256_and_si256(_mm256_srli_epi16::<4>(v), mask)),
-        ]
+        let mut rows = [_mm256_setzero_si256(); 8];
+        for (row, block) in rows.iter_mut().zip(blocks) {
+            *row = load(isa, block, at);
+        }
+        let (mut low, mut high, mask) = (transpose(rows), [_mm256_setzero_si256(); 8], _mm256_set1_epi8(15));
+        for (low, high) in low.iter_mut().zip(&mut high) {
+            *high = _mm256_and_si256(_mm256_srli_epi16::<4>(*low), mask);
+            *low = _mm256_and_si256(*low, mask);
+        }
+        [low, high]
     }
 }
 
