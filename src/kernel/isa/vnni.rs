@@ -13,6 +13,8 @@ pub trait Vnni: Copy {
     const GROUPS: usize;
     /// Activation vectors whose products with two vectors of rows fit into the registers.
     const VECTORS: usize;
+    /// The same where they are added up twice, block by block and in all.
+    const PAIRED_VECTORS: usize;
     /// Integers.
     type I: Copy;
     /// Floats.
@@ -112,7 +114,7 @@ macro_rules! op {
 }
 
 macro_rules! vnni {
-    ($token:ty, $groups:literal, $vectors:literal, $i:ty, $f:ty, $features:literal,
+    ($token:ty, $groups:literal, $vectors:literal, $paired:literal, $i:ty, $f:ty, $features:literal,
      { $($method:ident => $intrinsic:ident,)* }
      load: $load:ident, load_f32: $load_f32:ident, store: $store:ident, zero: $zero:ident, splat: $splat:ident,
      splat_i32: $splat_i32:ident, splat_i64: $splat_i64:ident, shift_right: $srai:ident, shift_left: $sll:ident,
@@ -120,6 +122,7 @@ macro_rules! vnni {
         impl Vnni for $token {
             const GROUPS: usize = $groups;
             const VECTORS: usize = $vectors;
+            const PAIRED_VECTORS: usize = $paired;
             type I = $i;
             type F = $f;
 
@@ -250,7 +253,7 @@ dot2!(dot2_256, __m256i, ymm_reg, "avx2,avxvnni", "{{vex}} vpdpwssd {sum}, {a}, 
 dot2!(dot2_512, __m512i, zmm_reg, "avx512f,avx512vnni", "vpdpwssd {sum}, {a}, {b}");
 
 vnni! {
-    AvxVnni, 1, 3, __m256i, __m256, "avx2,fma,f16c,avxvnni",
+    AvxVnni, 1, 3, 3, __m256i, __m256, "avx2,fma,f16c,avxvnni",
     { dot4 => _mm256_dpbusd_avx_epi32, dot2 => dot2_256, pack => _mm256_packs_epi32, add_i32 => _mm256_add_epi32,
     sub_i32 => _mm256_sub_epi32, mul_i32 => _mm256_mullo_epi32, add_f32 => _mm256_add_ps, sub_f32 => _mm256_sub_ps,
     mul_f32 => _mm256_mul_ps, fused => _mm256_fmadd_ps, }
@@ -260,7 +263,7 @@ vnni! {
 }
 
 vnni! {
-    Avx512, 2, 6, __m512i, __m512, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni",
+    Avx512, 2, 6, 8, __m512i, __m512, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni",
     { dot4 => _mm512_dpbusd_epi32, dot2 => dot2_512, pack => _mm512_packs_epi32, add_i32 => _mm512_add_epi32,
     sub_i32 => _mm512_sub_epi32, mul_i32 => _mm512_mullo_epi32, add_f32 => _mm512_add_ps, sub_f32 => _mm512_sub_ps,
     mul_f32 => _mm512_mul_ps, fused => _mm512_fmadd_ps, }

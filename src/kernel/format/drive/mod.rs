@@ -166,11 +166,7 @@ fn put<const N: usize, const T: usize>(
         if term > 0 {
             to.iter_mut().zip(products).for_each(|(y, p)| *y += p);
         } else {
-            // Whole groups are the usual case. A length that is known when this is compiled needs no call.
-            let ((groups, rest), (from, _)) = (to.as_chunks_mut::<LANES>(), products.as_chunks::<LANES>());
-            groups.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-            let at = LANES * groups.len();
-            rest.copy_from_slice(&products[at..][..rest.len()]);
+            to.copy_from_slice(&products[..to.len()]);
         }
     }
 }

@@ -25,7 +25,12 @@ impl Iterator for Runs {
     #[inline]
     fn next(&mut self) -> Option<(usize, usize)> {
         let (first, left) = (self.next, self.count - self.next.min(self.count));
-        let length = if left > 2 { self.most } else { 2 };
+        // Two take about as long as six, since each product waits for the one before.
+        let length = match left {
+            0..=2 => 2,
+            3..=6 => self.most.min(6),
+            _ => self.most,
+        };
         self.next += length;
         (left > 0).then_some((first, length))
     }
@@ -56,14 +61,14 @@ pub enum Word {
 /// Every second lane of a vector is of the second of two neighbouring sub-blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paired {
-    /// Elements of a sub-block.
+    /// Elements of a sub-block, a power of two.
     pub sub: usize,
     /// What a sub-block's sum of codes is multiplied by to get what its products begin with.
     pub start: i32,
 }
 
 /// Vectors are dealt to threads in whole numbers of this, a multiple of every length of a run.
-pub const VECTOR_UNIT: usize = 6;
+pub const VECTOR_UNIT: usize = 24;
 
 /// How a product wants its vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +106,7 @@ impl Arrangement {
         for (first, length) in runs {
             let to = &mut to[(first - vectors.start) * stride..];
             match length {
+                8 => self.fill_run::<8>(x, first, to),
                 6 => self.fill_run::<6>(x, first, to),
                 3 => self.fill_run::<3>(x, first, to),
                 2 => self.fill_run::<2>(x, first, to),
@@ -119,7 +125,10 @@ impl Arrangement {
             std::array::from_fn(|t| (first + t < x.vectors()).then(|| x.vector(first + t)));
         let fours = rows.map(|row| row.map(|row| row.codes.as_chunks::<4>().0));
         let sums = rows.map(|row| row.map(|row| row.sums));
-        let four = |fours: &[[i8; 4]], i: usize| fours[i].map(|code| code as u8);
+        let four = |fours: &[[i8; 4]], i: usize| {
+            let [a, b, c, d] = fours[i];
+            [a as u8, b as u8, c as u8, d as u8]
+        };
         let total = |sums: &[i16]| sums.iter().map(|&sum| i32::from(sum)).sum::<i32>();
         side_by_side::<T, _, _>(scales, rows, |row, i| row.scales[i].to_ne_bytes());
         match self.needs.paired {
@@ -127,11 +136,13 @@ impl Arrangement {
             Some(Paired { sub, start }) => {
                 let (other, per) = (sub / 4, sub / SUM);
                 side_by_side::<T, _, _>(codes.as_chunks_mut::<2>().0, fours, |fours, i| {
-                    let at = i / other * 2 * other + i % other;
+                    // Powers of two: no divisions.
+                    let at = i + (i & !(other - 1));
                     [four(fours, at), four(fours, at + other)]
                 });
                 side_by_side::<T, _, _>(starts.as_chunks_mut::<2>().0, sums, |sums, i| {
-                    [2 * i, 2 * i + 1].map(|i| (start * total(&sums[i * per..][..per])).to_ne_bytes())
+                    let (one, other) = sums[2 * i * per..][..2 * per].split_at(per);
+                    [(start * total(one)).to_ne_bytes(), (start * total(other)).to_ne_bytes()]
                 });
             }
         }
@@ -145,7 +156,8 @@ impl Arrangement {
             }),
             Word::Halves => side_by_side::<T, _, _>(words, sums, |sums, i| {
                 let (first, second) = sums[i * per..][..per].split_at(per / 2);
-                let [[a, b], [c, d]] = [first, second].map(|sums| (total(sums) as i16).to_ne_bytes());
+                let ([a, b], [c, d]) =
+                    ((total(first) as i16).to_ne_bytes(), (total(second) as i16).to_ne_bytes());
                 [a, b, c, d]
             }),
         }
@@ -201,14 +213,19 @@ fn side_by_side<const T: usize, R: Copy, E: Copy + Default>(
     let (to, _) = to.as_chunks_mut::<T>();
     if let (true, Some(some)) = (rows.iter().all(Option::is_some), rows[0]) {
         // The usual case: without a question for each element.
+        // (Loops: what `map` of an array calls is not always inlined.)
         let rows = rows.map(|row| row.unwrap_or(some));
         for (i, to) in to.iter_mut().enumerate() {
-            *to = rows.map(|row| element(row, i));
+            for (to, row) in to.iter_mut().zip(rows) {
+                *to = element(row, i);
+            }
         }
         return;
     }
     for (i, to) in to.iter_mut().enumerate() {
-        *to = rows.map(|row| row.map_or(E::default(), |row| element(row, i)));
+        for (to, row) in to.iter_mut().zip(rows) {
+            *to = row.map_or(E::default(), |row| element(row, i));
+        }
     }
 }
 
@@ -242,10 +259,12 @@ mod tests {
 
     #[test]
     fn vectors_arranged_in_parts_are_those_arranged_at_once() {
-        let (n, count) = (512, 20);
-        let x: Vec<f32> = (0..n * count).map(|i| (i * 7919 % 401) as f32 - 200.0).collect();
-        for arrangement in arrangements() {
-            let x = Quantised::new(Isa::Scalar, arrangement.block, n, &x);
+        let (n, most) = (512, 4 * VECTOR_UNIT);
+        let x: Vec<f32> = (0..n * most).map(|i| (i * 7919 % 401) as f32 - 200.0).collect();
+        // The last run has all lengths that it can have, and the vectors of each.
+        for (arrangement, count) in arrangements().flat_map(|a| (3 * VECTOR_UNIT..most).map(move |n| (a, n)))
+        {
+            let x = Quantised::new(Isa::Scalar, arrangement.block, n, &x[..n * count]);
             let (x, words) = (x.q8(), arrangement.words(n));
             let room = count.next_multiple_of(VECTOR_UNIT) * words;
             let (mut once, mut parts) = (vec![[0; 4]; room], vec![[1; 4]; room]);
@@ -256,11 +275,15 @@ mod tests {
             }
             let panels =
                 [&once, &parts].map(|words| Panel::new(&arrangement, n, words, arrangement.words(n)));
+            let mut next = 0;
             for (first, length) in Runs::new(count, arrangement.most) {
                 let [once, parts] = panels.map(|panel| panel.run(first, length));
                 assert!(once.codes == parts.codes && once.words == parts.words, "{arrangement:?}");
                 assert!(once.starts == parts.starts && once.scales == parts.scales, "{arrangement:?}");
+                assert_eq!(first, next);
+                next += length;
             }
+            assert!((count..=count.next_multiple_of(VECTOR_UNIT)).contains(&next), "{count}: {next}");
         }
     }
 }

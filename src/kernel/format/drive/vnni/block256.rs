@@ -1,7 +1,7 @@
 //! Formats of 256-element blocks whose sub-blocks of 16 or 32 have integer scales (and perhaps minimums).
 #![allow(unsafe_code, reason = "calls functions that need CPU features under the proof of a token")]
 
-use super::{Products, Tiled, WIDE, paired};
+use super::{Tiled, WIDE, paired};
 use crate::kernel::format::Matrix;
 use crate::kernel::format::drive::Tile;
 use crate::kernel::format::drive::avx2::block256::{self, Block256, of_part};
@@ -56,9 +56,9 @@ impl<B: Block256> Tiled for Tiles<B> {
     }
 
     #[inline(always)]
-    fn by<V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -> Products<T> {
+    fn by<V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -> [[V::F; T]; WIDE] {
         if const { Self::NEEDS.paired.is_some() } {
-            return paired::by::<B, V, T>(v, tile, x);
+            return [paired::by::<B, V, T>(v, tile, x), [v.splat_f32(0.0); T]];
         }
         const { assert!(!B::MINS || (offset::<B>() == 0 && B::MAX_SCALE > 1)) };
         let n = x.scales.len() / T;
@@ -158,7 +158,7 @@ impl<B: Block256> Tiled for Tiles<B> {
                 }
             }
         }
-        super::products(v, acc)
+        acc
     }
 }
 

@@ -1,7 +1,7 @@
 //! Formats of 32-element blocks with one scale (and perhaps one minimum) a block.
 #![allow(unsafe_code, reason = "calls functions that need CPU features under the proof of a token")]
 
-use super::{Products, Tiled, WIDE};
+use super::{Tiled, WIDE};
 use crate::kernel::format::Matrix;
 use crate::kernel::format::drive::Tile;
 use crate::kernel::format::drive::avx2::block32::{self, Block32};
@@ -39,7 +39,7 @@ impl<B: Block32> Tiled for Tiles<B> {
     }
 
     #[inline(always)]
-    fn by<V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -> Products<T> {
+    fn by<V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -> [[V::F; T]; WIDE] {
         const { assert!(!B::MINS || offset::<B>() == 0) };
         let n = x.scales.len() / T;
         assert!(x.codes.len() == n * 8 * T && x.words.len() == n * T && x.scales.len() == n * T);
@@ -81,6 +81,6 @@ impl<B: Block32> Tiled for Tiles<B> {
                 }
             }
         }
-        super::products(v, acc)
+        acc
     }
 }

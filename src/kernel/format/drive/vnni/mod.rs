@@ -14,20 +14,17 @@ mod paired;
 
 use super::avx2::Prefetch;
 use super::panel::{Needs, Panel, Run, Runs};
-use super::{Kernel, LANES, Tile, put};
+use super::{Kernel, LANES, Tile};
 use crate::kernel::format::Matrix;
-use crate::kernel::isa::{Aligned, Avx2, Vnni};
+use crate::kernel::isa::{Avx2, Vnni};
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 use std::ops::Range;
 
-/// Vectors of rows in most tiles.
+/// Vectors of rows in most tiles, and the most.
 const WIDE: usize = 2;
 /// The most groups of [`LANES`] rows in a tile.
 const GROUPS: usize = WIDE * 2;
-
-/// The products of a tile's rows (of so many groups as it has) with each of `T` vectors.
-type Products<const T: usize> = super::Products<GROUPS, T>;
 
 /// What the kinds of blocks differ in.
 pub trait Tiled {
@@ -43,13 +40,18 @@ pub trait Tiled {
     /// What it needs of activations.
     const NEEDS: Needs;
 
-    /// The products of a tile's rows with `T` vectors.
-    fn by<V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -> Products<T>;
+    /// The products of a tile's rows with `T` vectors: of the results only [`WIDE`](Self::WIDE) have a meaning.
+    fn by<V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -> [[V::F; T]; WIDE];
 }
 
 /// The product of one kind of blocks.
 pub const fn kernel<V: Vnni, K: Tiled>() -> Kernel<V> {
-    Kernel { arrangement: Some((V::VECTORS, K::NEEDS)), multiply: multiply::<V, K> }
+    Kernel { arrangement: Some((vectors::<V, K>(), K::NEEDS)), multiply: multiply::<V, K> }
+}
+
+/// The most vectors of activations that meet a tile together.
+const fn vectors<V: Vnni, K: Tiled>() -> usize {
+    if K::NEEDS.paired.is_some() { V::PAIRED_VECTORS } else { V::VECTORS }
 }
 
 /// The product under the contract for the rows in `out.range()`.
@@ -90,28 +92,51 @@ fn by_all<V: Vnni, K: Tiled>(
     at: usize,
     (mut next, bytes): (Prefetch, usize),
 ) {
-    let ahead = bytes.div_ceil(x.vectors().div_ceil(V::VECTORS)).next_multiple_of(64);
+    let (vectors, most) = (x.vectors(), const { vectors::<V, K>() });
+    let ahead = bytes.div_ceil(vectors.div_ceil(most)).next_multiple_of(64);
     let rows = at..(at + K::WIDE * V::GROUPS * LANES).min(out.range().len());
-    for (i, length) in Runs::new(x.vectors(), V::VECTORS) {
+    for (i, length) in Runs::new(vectors, most) {
         let run = panel.run(i, length);
         next.ahead(ahead);
+        let those = i..vectors.min(i + length);
         match length {
-            6 => put(x, out, rows.clone(), i, &K::by::<V, 6>(v, tile, run)),
-            3 => put(x, out, rows.clone(), i, &K::by::<V, 3>(v, tile, run)),
-            2 => put(x, out, rows.clone(), i, &K::by::<V, 2>(v, tile, run)),
+            8 if most == 8 => put::<V, K, 8>(v, x, out, rows.clone(), those, K::by(v, tile, run)),
+            6 => put::<V, K, 6>(v, x, out, rows.clone(), those, K::by(v, tile, run)),
+            3 => put::<V, K, 3>(v, x, out, rows.clone(), those, K::by(v, tile, run)),
+            2 => put::<V, K, 2>(v, x, out, rows.clone(), those, K::by(v, tile, run)),
             _ => unreachable!("runs of {length}"),
         }
     }
 }
 
-/// The sums of a tile's rows as numbers.
+/// Puts the products with some vectors into the columns `rows` of the output. The terms of a token are added.
 #[inline(always)]
-fn products<V: Vnni, const T: usize, const W: usize>(v: V, acc: [[V::F; T]; W]) -> Products<T> {
-    let mut products = Aligned([[[0.0; LANES]; GROUPS]; T]);
-    for (r, acc) in acc.into_iter().enumerate() {
-        for (acc, products) in acc.into_iter().zip(&mut products.0) {
-            v.store_f32(acc, &mut products[r * V::GROUPS..]);
+fn put<V: Vnni, K: Tiled, const T: usize>(
+    v: V,
+    x: &Q8<'_>,
+    out: &mut Cols<'_, f32>,
+    rows: Range<usize>,
+    vectors: Range<usize>,
+    products: [[V::F; T]; WIDE],
+) {
+    for (t, i) in (0..T).zip(vectors) {
+        let (token, term) = x.place(i);
+        let out = &mut out.row(token)[rows.clone()];
+        let (groups, _) = out.as_chunks_mut();
+        if groups.len() == K::WIDE * V::GROUPS {
+            // All rows of a tile: the usual case, in which nothing is called.
+            for r in 0..K::WIDE {
+                let (to, product) = (&mut groups[r * V::GROUPS..], products[r][t]);
+                v.store_f32(if term == 0 { product } else { v.add_f32(v.load_f32(to, 0), product) }, to);
+            }
+            continue;
+        }
+        let mut all = [[0.0; LANES]; GROUPS];
+        for r in 0..K::WIDE {
+            v.store_f32(products[r][t], &mut all[r * V::GROUPS..]);
+        }
+        for (y, product) in out.iter_mut().zip(all.as_flattened()) {
+            *y = if term == 0 { *product } else { *y + product };
         }
     }
-    products
 }

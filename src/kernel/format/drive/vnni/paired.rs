@@ -5,7 +5,6 @@
 //! sums by their scales and adds them up. Converting and scaling each sub-block on its own takes twice as many.
 #![allow(unsafe_code, reason = "calls functions that need CPU features under the proof of a token")]
 
-use super::Products;
 use crate::kernel::format::drive::Tile;
 use crate::kernel::format::drive::avx2::block256::Block256;
 use crate::kernel::format::drive::panel::Run;
@@ -32,7 +31,7 @@ pub const fn centre<B: Block256>() -> Option<i32> {
 
 /// The products of a tile's rows with `T` vectors.
 #[inline(always)]
-pub fn by<B: Block256, V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -> Products<T> {
+pub fn by<B: Block256, V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -> [V::F; T] {
     let n = x.scales.len() / T;
     let (pairs, fours, groups) = (128 / B::SUB, B::SUB / 4, V::GROUPS);
     let Some(centre) = centre::<B>() else { unreachable!("not a format of paired sub-blocks") };
@@ -96,5 +95,5 @@ pub fn by<B: Block256, V: Vnni, const T: usize>(v: V, tile: &Tile, x: Run<'_>) -
             }
         }
     }
-    super::products(v, [acc])
+    acc
 }
