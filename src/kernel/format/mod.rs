@@ -68,7 +68,7 @@ pub enum Dot {
     F32 {
         /// The same bits without the decoded row in between.
         #[cfg(target_arch = "x86_64")]
-        avx2: Option<drive::FloatKernel>,
+        x86: drive::FloatKernels,
     },
     /// By activations quantised to int8.
     Q8(Q8Dot),

@@ -10,7 +10,7 @@ use super::dot::dot;
 use super::quantize::Q8;
 use crate::kernel::format::drive::panel::{Arrangement, Panel, VECTOR_UNIT};
 use crate::kernel::format::{ActBlock, Dot, Matrix, Q8Dot, drive};
-use crate::kernel::isa::{Isa, Lanes, Simd};
+use crate::kernel::isa::{Isa, Simd};
 use crate::kernel::par::{Cols, Tiles};
 use std::ops::Range;
 
@@ -157,15 +157,18 @@ impl<'a, 's> Product<'a, 's> {
         if let Some((dot, form)) = self.form {
             return dot.run(self.isa, w, (form, self.panel), out, self.tile, then);
         }
-        match (self.isa.lanes(), &w.format().dot) {
-            #[cfg(target_arch = "x86_64")]
-            (Lanes::Avx2(token), Dot::F32 { avx2: Some(kernel) }) => kernel(token, w, x.f32, out),
-            _ => {
-                let row = &mut *self.row;
-                row.resize(w.cols(), 0.0);
-                crate::simd!(self.isa, s => exact_rows(s, w, x.f32, out, row));
+        #[cfg(target_arch = "x86_64")]
+        if let Dot::F32 { x86 } = &w.format().dot {
+            use crate::kernel::isa::Lanes;
+            match self.isa.lanes() {
+                Lanes::Scalar => {}
+                Lanes::Avx2(token) => return (x86.avx2)(token, w, x.f32, out),
+                Lanes::Avx512(token) => return (x86.avx512)(token, w, x.f32, out),
             }
         }
+        let row = &mut *self.row;
+        row.resize(w.cols(), 0.0);
+        crate::simd!(self.isa, s => exact_rows(s, w, x.f32, out, row));
     }
 }
 

@@ -74,9 +74,30 @@ impl Kernels {
     }
 }
 
-/// The f32 product of one format on AVX2: `x` is `[tokens][columns]`.
+/// The f32 product of one format by `[tokens][columns]` on one instruction set.
 #[cfg(target_arch = "x86_64")]
-pub type FloatKernel = fn(Avx2, Matrix<'_>, &[f32], &mut Cols<'_, f32>);
+pub type FloatKernel<Token> = fn(Token, Matrix<'_>, &[f32], &mut Cols<'_, f32>);
+
+/// The f32 product of one format on each instruction set. All give the bits of the definition.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug)]
+pub struct FloatKernels {
+    /// AVX2.
+    pub avx2: FloatKernel<Avx2>,
+    /// AVX-512.
+    pub avx512: FloatKernel<Avx512>,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl FloatKernels {
+    /// Of a format.
+    pub(super) const fn of<F: avx2::float::Float>() -> Self {
+        Self {
+            avx2: |isa, w, x, out| avx2::float::matmul::<Avx2, F>(isa, isa, w, x, out),
+            avx512: |isa, w, x, out| avx2::float::matmul::<Avx512, F>(isa, isa.avx2(), w, x, out),
+        }
+    }
+}
 
 /// The most rows of a [`Tile`].
 pub const TILE_ROWS: usize = 4 * LANES;

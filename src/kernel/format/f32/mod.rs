@@ -14,7 +14,7 @@ pub(super) static FORMAT: Format = Format {
     decode,
     dot: Dot::F32 {
         #[cfg(target_arch = "x86_64")]
-        avx2: Some(super::drive::avx2::float::matmul::<avx2::F32>),
+        x86: super::drive::FloatKernels::of::<avx2::F32>(),
     },
 };
 

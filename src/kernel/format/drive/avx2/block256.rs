@@ -183,7 +183,7 @@ fn pass<B: Block256, const T: usize>(
         let mut next = Prefetch::rows(w, first + LANES);
         let mut acc = [_mm256_setzero_ps(); T];
         for b in 0..n {
-            next.ask::<B::Bytes>();
+            next.ask::<B::Bytes>(LANES);
             // SAFETY: `b < n`, and every part of the vectors has `n` blocks.
             let blocks = unsafe { rows.blocks(b) };
             let mut xsums = [_mm256_setzero_si256(); T];

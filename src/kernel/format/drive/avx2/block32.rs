@@ -108,12 +108,12 @@ fn pass<B: Block32, const T: usize>(
         let mut next = Prefetch::rows(w, first + LANES);
         let mut acc = [_mm256_setzero_ps(); T];
         for b in (0..n).step_by(2) {
-            next.ask::<B::Bytes>();
+            next.ask::<B::Bytes>(LANES);
             // SAFETY: `b < n`, and every part of the vectors has `n` blocks.
             unsafe { step::<B, T>(isa, &mut acc, rows.blocks(b), &vectors, b) }
             // Two at a time: there are more pointers than registers, and they are fetched once for both.
             if b + 1 < n {
-                next.ask::<B::Bytes>();
+                next.ask::<B::Bytes>(LANES);
                 // SAFETY: as above.
                 unsafe { step::<B, T>(isa, &mut acc, rows.blocks(b + 1), &vectors, b + 1) }
             }

@@ -261,14 +261,14 @@ impl Prefetch {
         Self(w.bytes().as_ptr().wrapping_add(first * w.row_bytes()))
     }
 
-    /// The memory that eight blocks take.
+    /// The memory that a block of each of so many rows takes.
     #[inline(always)]
-    fn ask<Block>(&mut self) {
-        for line in (0..LANES * size_of::<Block>()).step_by(64) {
+    fn ask<Block>(&mut self, rows: usize) {
+        for line in (0..rows * size_of::<Block>()).step_by(64) {
             // SAFETY: a prefetch reads nothing; any address is allowed.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(self.0.wrapping_add(line).cast()) };
         }
-        self.0 = self.0.wrapping_add(LANES * size_of::<Block>());
+        self.0 = self.0.wrapping_add(rows * size_of::<Block>());
     }
 
     /// Some bytes, for the cache of the second level: what has a while until it is used.
