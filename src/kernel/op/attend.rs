@@ -181,7 +181,9 @@ impl<S: Simd, K: Element, V: Element> Few<'_, S, K, V> {
         // (Whole fours have a loop of their own: to store fewer takes a call.)
         while p + 4 <= n {
             if fresh {
-                (p..p + 4).for_each(|p| self.k.ask(self.s, p));
+                for p in p..p + 4 {
+                    self.k.ask(self.s, p);
+                }
             }
             let dots = self.four(queries, p, 4);
             for (dots, scores) in dots.iter().zip(scores.chunks_exact_mut(n)) {

@@ -41,33 +41,31 @@ pub fn largest_magnitude<S: Simd>(s: S, x: &[f32]) -> Option<f32> {
 #[inline(always)]
 fn largest_of<S: Simd>(s: S, x: &[f32], of: impl Fn(S::V) -> S::V) -> Option<f32> {
     let (x8, rest) = x.as_chunks::<8>();
-    let (mut bad, mut max) = (s.splat(0.0), s.splat(f32::NEG_INFINITY));
     // Two chains: one alone waits for itself.
-    let (mut bad2, mut max2) = (bad, max);
+    let mut chains = [(s.splat(0.0), s.splat(f32::NEG_INFINITY)); 2];
     let (pairs, last) = x8.as_chunks::<2>();
     for [x, y] in pairs {
-        let (x, y) = (s.load(x), s.load(y));
-        bad = s.add(bad, s.sub(x, x));
-        bad2 = s.add(bad2, s.sub(y, y));
-        max = s.max(of(x), max);
-        max2 = s.max(of(y), max2);
+        chains[0] = join(s, chains[0], s.load(x), &of);
+        chains[1] = join(s, chains[1], s.load(y), &of);
     }
-    (bad, max) = (s.add(bad, bad2), s.max(max, max2));
     if let [x] = last {
-        let x = s.load(x);
-        bad = s.add(bad, s.sub(x, x));
-        max = s.max(of(x), max);
+        chains[0] = join(s, chains[0], s.load(x), &of);
     }
     if let Some(&some) = rest.first() {
         let mut padded = [some; 8];
         padded[..rest.len()].copy_from_slice(rest);
-        let x = s.load(&padded);
-        bad = s.add(bad, s.sub(x, x));
-        max = s.max(of(x), max);
+        chains[1] = join(s, chains[1], s.load(&padded), &of);
     }
+    let (bad, max) = (s.add(chains[0].0, chains[1].0), s.max(chains[0].1, chains[1].1));
     let mut lanes = [0.0; 8];
     s.store(max, &mut lanes);
     (s.sum(bad) == 0.0).then(|| lanes.into_iter().fold(f32::NEG_INFINITY, f32::max))
+}
+
+/// One vector more: a sum that is 0 as long as all are finite, and the largest of what `of` makes of them.
+#[inline(always)]
+fn join<S: Simd>(s: S, (bad, max): (S::V, S::V), x: S::V, of: &impl Fn(S::V) -> S::V) -> (S::V, S::V) {
+    (s.add(bad, s.sub(x, x)), s.max(of(x), max))
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ mod paired;
 use super::avx2::Prefetch;
 use super::panel::{Needs, Panel, Run, Runs};
 use super::{Kernel, LANES, Tile};
-use crate::kernel::format::Matrix;
-use crate::kernel::isa::{Avx2, Vnni};
+use crate::kernel::format::{Matrix, drive};
+use crate::kernel::isa::{Aligned, Avx2, Vnni};
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 use std::ops::Range;
@@ -121,8 +121,7 @@ fn put<V: Vnni, K: Tiled, const T: usize>(
 ) {
     for (t, i) in (0..T).zip(vectors) {
         let (token, term) = x.place(i);
-        let out = &mut out.row(token)[rows.clone()];
-        let (groups, _) = out.as_chunks_mut();
+        let (groups, _) = out.row(token)[rows.clone()].as_chunks_mut();
         if groups.len() == K::WIDE * V::GROUPS {
             // All rows of a tile: the usual case, in which nothing is called.
             for r in 0..K::WIDE {
@@ -135,8 +134,6 @@ fn put<V: Vnni, K: Tiled, const T: usize>(
         for r in 0..K::WIDE {
             v.store_f32(products[r][t], &mut all[r * V::GROUPS..]);
         }
-        for (y, product) in out.iter_mut().zip(all.as_flattened()) {
-            *y = if term == 0 { *product } else { *y + product };
-        }
+        drive::put(x, out, rows.clone(), i, &Aligned([all]));
     }
 }
