@@ -8,12 +8,16 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod dots;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub use dots::Dots;
 pub use scalar::Scalar;
 #[cfg(target_arch = "x86_64")]
 pub use vnni::{Avx512, AvxVnni, Vnni};

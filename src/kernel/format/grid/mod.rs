@@ -4,12 +4,15 @@
 //! elements that could be, a few hundred were chosen. They are written down here as small numbers, a bit field an
 //! element, and spread to bytes when the program is built.
 
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
 mod iq1;
 mod iq2;
 mod iq3;
 
-/// Groups of eight signed bytes, the first lowest: eight times -1, 0 or 1. What IQ1 adds to them is an eighth.
-pub(crate) static IQ1: [u64; 2048] = eights(&iq1::IQ1, [-8, 0, 8, 0]);
+/// Groups of eight bytes, the first lowest: eight times -1, 0 or 1, and 8 more, so that none is negative. What IQ1 adds to
+/// them is an eighth.
+pub(crate) static IQ1: [u64; 2048] = eights(&iq1::IQ1, [0, 8, 16, 0]);
 pub(crate) static IQ2_XXS: [u64; 256] = eights(&iq2::IQ2_XXS, [8, 25, 43, 0]);
 pub(crate) static IQ2_XS: [u64; 512] = eights(&iq2::IQ2_XS, [8, 25, 43, 0]);
 pub(crate) static IQ2_S: [u64; 1024] = eights(&iq2::IQ2_S, [8, 25, 43, 0]);

@@ -1,10 +1,12 @@
 //! IQ3_XXS as AVX2 reads it.
+#![allow(unsafe_code, reason = "calls CPU intrinsics under the proof of an Avx2 token")]
 
 use super::{BYTES, grid};
 use crate::kernel::format::drive::avx2::block256::Block256;
+use crate::kernel::format::drive::avx2::few::{Grid, Points, Table, Words};
 use crate::kernel::format::drive::avx2::read;
-use crate::kernel::isa::Avx2;
-use std::arch::x86_64::{__m256, __m256i};
+use crate::kernel::isa::{Avx2, Dots};
+use std::arch::x86_64::*;
 
 #[allow(non_camel_case_types, reason = "the format's name")]
 pub(super) struct IQ3_XXS;
@@ -13,6 +15,7 @@ impl Block256 for IQ3_XXS {
     type Bytes = [u8; BYTES];
     const SIGNED: bool = true;
     const SUB: usize = 32;
+    const GRID: Option<Grid> = Some(Grid { points: Table::Fours(&grid::IQ3_XXS), words: Words::Signs });
 
     #[inline(always)]
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {
@@ -20,11 +23,17 @@ impl Block256 for IQ3_XXS {
         let point = |i: usize| u64::from(grid::IQ3_XXS[(low >> (8 * i)) as usize & 255]);
         let two = |i: usize| point(i) | point(i + 1) << 32;
         let signs = grid::signs_of_sevens(read::word(block, 66 + 4 * j));
-        read::negate(isa, read::quads(isa, [two(0), two(2), two(4), two(6)]), signs)
+        isa.negate(read::quads(isa, [two(0), two(2), two(4), two(6)]), signs)
     }
     #[inline(always)]
     fn scales(isa: Avx2, block: &Self::Bytes) -> __m256i {
-        read::scales_of_32(isa, |j| 2 * (read::word(block, 66 + 4 * j) >> 28) + 1)
+        grid::avx2::odd_scales_of_words(isa, read::load(isa, block, 66))
+    }
+    #[inline(always)]
+    fn points(isa: Avx2, block: &Self::Bytes) -> Points {
+        let [a, b] = grid::avx2::halves(isa, read::load(isa, block, 2));
+        let [c, d] = grid::avx2::halves(isa, read::load(isa, block, 34));
+        Points { numbers: [a, b, c, d], words: grid::avx2::even_of_words(isa, read::load(isa, block, 66)) }
     }
     #[inline(always)]
     fn d(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {

@@ -19,6 +19,32 @@ static POWERS: [[i16; 16]; 8] = [
     [81, 81, 81, 81, 81, 81, 81, 81, 1, 1, 3, 3, 9, 9, 27, 27],
 ];
 
+/// Bytes as numbers that are 128 smaller, so that a comparison of signed numbers compares them. That remains so when they are
+/// [tripled](triple).
+#[inline(always)]
+fn centred(_isa: Avx2, v: __m256i) -> __m256i {
+    // SAFETY: the token proves the features.
+    unsafe { _mm256_xor_si256(v, _mm256_set1_epi8(-128)) }
+}
+
+/// Three times each byte, without what is above the point.
+#[inline(always)]
+fn triple(_isa: Avx2, v: __m256i) -> __m256i {
+    // SAFETY: the token proves the features.
+    unsafe { _mm256_add_epi8(_mm256_add_epi8(v, v), v) }
+}
+
+/// The first digit of each [centred] byte: how many of 85 and 170 it is above.
+#[inline(always)]
+fn digit(_isa: Avx2, v: __m256i) -> __m256i {
+    // SAFETY: the token proves the features.
+    unsafe {
+        let one = _mm256_cmpgt_epi8(v, _mm256_set1_epi8(-43));
+        let two = _mm256_cmpgt_epi8(v, _mm256_set1_epi8(42));
+        _mm256_abs_epi8(_mm256_add_epi8(one, two))
+    }
+}
+
 #[allow(non_camel_case_types, reason = "the format's name")]
 pub(super) struct TQ1_0;
 
@@ -48,6 +74,39 @@ impl Block256 for TQ1_0 {
             let three = _mm256_set1_epi16(3);
             let (even, odd) = (_mm256_mulhi_epu16(even, three), _mm256_mulhi_epu16(odd, three));
             _mm256_or_si256(even, _mm256_slli_epi16::<8>(odd))
+        }
+    }
+    #[inline(always)]
+    fn block(isa: Avx2, block: &Self::Bytes) -> [__m256i; 8] {
+        // SAFETY: the token proves the features.
+        unsafe {
+            let ones = centred(isa, read::load(isa, block, 0));
+            let threes = triple(isa, ones);
+            let nines = triple(isa, threes);
+            let all = triple(isa, nines);
+            // The next 16 bytes and, in the high half, three times those; then the powers above both.
+            let fives = centred(isa, _mm256_broadcastsi128_si256(read::load16(isa, block, 32)));
+            let fives = _mm256_blend_epi32::<0b1111_0000>(fives, triple(isa, fives));
+            let fives_nines = triple(isa, triple(isa, fives));
+            // The last four bytes, times each power.
+            let fours = centred(isa, _mm256_set1_epi32(read::word(block, 48) as i32));
+            let fours_threes = triple(isa, fours);
+            let fours_nines = triple(isa, fours_threes);
+            let fours_all = triple(isa, fours_nines);
+            let last = _mm256_blend_epi32::<0b0010_0000>(fours, fours_threes);
+            let last = _mm256_blend_epi32::<0b0100_0000>(last, fours_nines);
+            let last = _mm256_blend_epi32::<0b1000_0000>(last, fours_all);
+            let last = _mm256_blend_epi32::<0b0000_1111>(last, triple(isa, triple(isa, fives_nines)));
+            [
+                digit(isa, ones),
+                digit(isa, threes),
+                digit(isa, nines),
+                digit(isa, all),
+                digit(isa, triple(isa, all)),
+                digit(isa, fives),
+                digit(isa, fives_nines),
+                digit(isa, last),
+            ]
         }
     }
     #[inline(always)]

@@ -1,8 +1,8 @@
 //! Formats of 256-element blocks whose sub-blocks of 16 or 32 have integer scales (and perhaps minimums).
 
+use super::few::{Grid, Points, few};
 use super::{
-    Block, LANES, Prefetch, Rows, VECTORS, Vector, load, load_f32, pairs, products, store, store_f32, sums,
-    transpose,
+    Block, LANES, Rows, VECTORS, Vector, load, load_f32, pairs, products, store, store_f32, transpose,
 };
 use crate::kernel::format::Matrix;
 use crate::kernel::format::drive::{Products, TILE_FROM, Tile, in_runs, put};
@@ -32,6 +32,17 @@ pub trait Block256: 'static {
 
     /// The codes of elements `32 * j .. 32 * j + 32` in order; `j` is in `0..8`.
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i;
+    /// All codes of a block, where that takes less than one [`codes`](Self::codes) after the other. Only called if all scales
+    /// are 1.
+    #[inline(always)]
+    fn block(isa: Avx2, block: &Self::Bytes) -> [__m256i; 8] {
+        // SAFETY: the token proves the features.
+        let mut codes = [unsafe { _mm256_setzero_si256() }; 8];
+        for (j, codes) in codes.iter_mut().enumerate() {
+            *codes = Self::codes(isa, block, j);
+        }
+        codes
+    }
     /// The codes of elements `64 * pair ..` of eight blocks, the first 32 and the others: lane `r` of vector `k` has the
     /// four codes from `4 * k` on of block `r`. Where bytes hold codes of both they may be transposed once for the two.
     #[inline(always)]
@@ -55,6 +66,19 @@ pub trait Block256: 'static {
         // SAFETY: the token proves the features.
         unsafe { _mm256_set1_epi16(1) }
     }
+    /// The grid that codes are points of. Products with few vectors take [`points`](Self::points) then.
+    const GRID: Option<Grid> = None;
+    /// What they take of a block; only called if there is a [`GRID`](Self::GRID).
+    fn points(_isa: Avx2, _block: &Self::Bytes) -> Points {
+        unreachable!("a format without a grid")
+    }
+    /// What the codes that products with few vectors take are too large by, times the scales and arranged like those.
+    #[inline(always)]
+    fn back(_isa: Avx2, _block: &Self::Bytes, scales: __m256i) -> Option<__m256i> {
+        let shift = Self::OFFSET.trailing_zeros() as i32;
+        // SAFETY: the token proves the features.
+        (Self::OFFSET != 0).then_some(unsafe { _mm256_sll_epi16(scales, _mm_cvtsi32_si128(shift)) })
+    }
     /// The integer minimums, arranged like the scales; only called if [`MINS`](Self::MINS).
     fn mins(isa: Avx2, block: &Self::Bytes) -> __m256i {
         Self::scales(isa, block)
@@ -73,13 +97,11 @@ pub trait Block256: 'static {
 
 /// The product under the contract for the rows in `out.range()`.
 pub fn matmul<B: Block256>(isa: Avx2, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>, tile: &mut Tile) {
-    // SAFETY: the token proves the features.
-    unsafe {
-        if x.vectors() < TILE_FROM {
-            few::<B>(isa, &w, x, out);
-        } else {
-            many::<B>(isa, &w, x, out, tile);
-        }
+    if x.vectors() < TILE_FROM {
+        few::<B, Avx2>(isa, &w, x, out);
+    } else {
+        // SAFETY: the token proves the features.
+        unsafe { many::<B>(isa, &w, x, out, tile) }
     }
 }
 
@@ -106,6 +128,20 @@ fn accumulate<B: Block256>(
             _mm256_sub_epi32(isum, _mm256_sll_epi32(corr, shift))
         }
     };
+    step::<B>(acc, isum, corr, d, dmin, xs)
+}
+
+/// The same of integers from which the offset is taken already; `corr` counts only if there are minimums.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub fn step<B: Block256>(
+    acc: __m256,
+    isum: __m256i,
+    corr: __m256i,
+    d: __m256,
+    dmin: __m256,
+    xs: __m256,
+) -> __m256 {
     let acc = _mm256_add_ps(acc, _mm256_mul_ps(_mm256_cvtepi32_ps(isum), _mm256_mul_ps(d, xs)));
     if B::MINS {
         _mm256_sub_ps(acc, _mm256_mul_ps(_mm256_cvtepi32_ps(corr), _mm256_mul_ps(dmin, xs)))
@@ -114,119 +150,10 @@ fn accumulate<B: Block256>(
     }
 }
 
-/// A block's sums of 16 activation codes, arranged like [`Block256::scales`].
-#[inline]
-#[target_feature(enable = "avx2")]
-fn arranged_sums(sums: &[i16; 16]) -> __m256i {
-    // SAFETY: 32 readable bytes; the instruction takes any alignment.
-    let natural = unsafe { _mm256_loadu_si256(sums.as_ptr().cast()) };
-    let split = _mm256_setr_epi8(
-        0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11,
-        14, 15,
-    );
-    _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_shuffle_epi8(natural, split))
-}
-
 /// Those of `n` equal pieces of a block that are in part `part` of it.
 pub const fn of_part<B: Block256>(part: usize, n: usize) -> std::ops::Range<usize> {
     const { assert!(B::PARTS == 1 || (B::PARTS == 2 && !B::MINS)) };
     part * n / B::PARTS..(part + 1) * n / B::PARTS
-}
-
-/// Of [arranged sums](arranged_sums), those of a part; 0 in place of the others.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn sums_of_part<B: Block256>(sums: __m256i, part: usize) -> __m256i {
-    match (B::PARTS, part) {
-        (1, _) => sums,
-        (_, 0) => _mm256_and_si256(sums, _mm256_setr_epi64x(-1, 0, -1, 0)),
-        _ => _mm256_and_si256(sums, _mm256_setr_epi64x(0, -1, 0, -1)),
-    }
-}
-
-/// For each 32 elements: bytes `2j` and `2j + 1` of each half, repeated, which picks the i16 scale of that half of them.
-static PICKS: [[u8; 32]; 8] = {
-    let mut picks = [[0; 32]; 8];
-    let mut i = 0;
-    while i < 8 * 32 {
-        picks[i / 32][i % 32] = (2 * (i / 32) + i % 2) as u8;
-        i += 1;
-    }
-    picks
-};
-
-/// Few vectors: weights are read where they lie.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub fn few<B: Block256>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
-    let mut v = 0;
-    // The terms of a token take one pass.
-    in_runs!(v of x.vectors(), [2, 1], RUN => pass::<B, RUN>(isa, w, x, v, out));
-}
-
-/// One pass over the weights for `T` vectors from `v` on.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn pass<B: Block256, const T: usize>(
-    isa: Avx2,
-    w: &Matrix<'_>,
-    x: &Q8<'_>,
-    v: usize,
-    out: &mut Cols<'_, f32>,
-) {
-    let n = x.n / 256;
-    let vectors: [Vector<'_, 256, 16>; T] = std::array::from_fn(|i| Vector::new(x.vector(v + i), n));
-    // Hidden from the compiler, which knows shuffles by a constant that take two instructions instead of one.
-    let picks = std::hint::black_box(&PICKS);
-    let range = out.range();
-    for first in range.clone().step_by(LANES) {
-        let rows = Rows::<B::Bytes>::new(w, first, n);
-        let mut next = Prefetch::rows(w, first + LANES);
-        let mut acc = [_mm256_setzero_ps(); T];
-        for b in 0..n {
-            next.ask::<B::Bytes>(LANES);
-            // SAFETY: `b < n`, and every part of the vectors has `n` blocks.
-            let blocks = unsafe { rows.blocks(b) };
-            let mut xsums = [_mm256_setzero_si256(); T];
-            let mut xq: [&[[u8; 32]]; T] = [&[]; T];
-            for t in 0..T {
-                // SAFETY: as above.
-                unsafe {
-                    xsums[t] = arranged_sums(vectors[t].sums.get_unchecked(b));
-                    xq[t] = vectors[t].codes.get_unchecked(b).as_chunks().0;
-                }
-            }
-            for part in 0..B::PARTS {
-                let mut isum = [[_mm256_setzero_si256(); LANES]; T];
-                let mut corr = [[_mm256_setzero_si256(); LANES]; T];
-                for (i, block) in blocks.into_iter().enumerate() {
-                    let scales = B::scales(isa, block);
-                    for j in of_part::<B>(part, 8) {
-                        let codes = B::codes(isa, block, j);
-                        let scale = _mm256_shuffle_epi8(scales, load(&picks[j]));
-                        for t in 0..T {
-                            let p = pairs(B::SIGNED, codes, load(&xq[t][j]));
-                            isum[t][i] = _mm256_add_epi32(isum[t][i], _mm256_madd_epi16(p, scale));
-                        }
-                    }
-                    if needs_sums::<B>() {
-                        let by = if B::MINS { B::mins(isa, block) } else { scales };
-                        for t in 0..T {
-                            corr[t][i] = _mm256_madd_epi16(by, sums_of_part::<B>(xsums[t], part));
-                        }
-                    }
-                }
-                let d = if part == 0 { B::d(isa, blocks) } else { B::d_second(isa, blocks) };
-                let dmin = if B::MINS { B::dmin(isa, blocks) } else { _mm256_setzero_ps() };
-                for t in 0..T {
-                    let corr = if needs_sums::<B>() { sums(corr[t]) } else { _mm256_setzero_si256() };
-                    let xs = _mm256_set1_ps(vectors[t].scales[b]);
-                    acc[t] = accumulate::<B>(acc[t], sums(isum[t]), corr, d, dmin, xs);
-                }
-            }
-        }
-        let at = first - range.start;
-        put(x, out, at..at + LANES, v, &products(&acc));
-    }
 }
 
 /// Eight rows' i16 values (arranged like [`Block256::scales`]) as eight vectors: in vector `k`, lane `r`, the values

@@ -6,6 +6,7 @@
 
 pub mod block256;
 pub mod block32;
+pub mod few;
 pub mod float;
 pub mod read;
 

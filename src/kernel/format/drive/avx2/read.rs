@@ -224,30 +224,6 @@ pub fn shorts(_isa: Avx2, from: &[i16; 16]) -> __m256i {
     unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
 }
 
-/// Negates the bytes whose bit is set.
-#[inline(always)]
-pub fn negate(_isa: Avx2, v: __m256i, signs: u32) -> __m256i {
-    // SAFETY: the token proves the features.
-    unsafe {
-        // Byte i gets byte i / 8 of the word, of which only bit i % 8 counts.
-        let spread =
-            _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
-        let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-        let own = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(signs as i32), spread), bit);
-        let minus = _mm256_cmpeq_epi8(own, bit);
-        _mm256_sub_epi8(_mm256_xor_si256(v, minus), minus)
-    }
-}
-
-/// The scales of 8 sub-blocks of 32, each below 2^15, as i16 in both halves of a vector.
-#[inline(always)]
-pub fn scales_of_32(isa: Avx2, scale: impl Fn(usize) -> u32) -> __m256i {
-    let at = |j: usize| u64::from(scale(j)) << (16 * (j % 4));
-    let four = |j: usize| at(j) | at(j + 1) | at(j + 2) | at(j + 3);
-    let (first, last) = (four(0), four(4));
-    quads(isa, [first, last, first, last])
-}
-
 /// 16 numbers of 4 bits from `at` on, twice each and 1 more, as i16: the low nibbles of 8 bytes in the low half, their high
 /// nibbles in the high half.
 #[inline(always)]

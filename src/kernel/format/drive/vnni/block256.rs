@@ -5,8 +5,9 @@ use super::{Tiled, WIDE, paired};
 use crate::kernel::format::Matrix;
 use crate::kernel::format::drive::Tile;
 use crate::kernel::format::drive::avx2::block256::{self, Block256, of_part};
+use crate::kernel::format::drive::avx2::few::few;
 use crate::kernel::format::drive::panel::{Needs, Paired, Run, Word};
-use crate::kernel::isa::{Avx2, Vnni};
+use crate::kernel::isa::{Avx2, Dots, Vnni};
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 use std::marker::PhantomData;
@@ -40,9 +41,8 @@ impl<B: Block256> Tiled for Tiles<B> {
         },
     };
 
-    fn few(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
-        // SAFETY: the token proves the features.
-        unsafe { block256::few::<B>(isa, w, x, out) }
+    fn few<V: Vnni + Dots>(v: V, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
+        few::<B, V>(v, w, x, out);
     }
 
     fn unpack(isa: Avx2, w: &Matrix<'_>, first: usize, tile: &mut Tile, group: usize, groups: usize) {

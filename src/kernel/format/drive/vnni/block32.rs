@@ -6,7 +6,7 @@ use crate::kernel::format::Matrix;
 use crate::kernel::format::drive::Tile;
 use crate::kernel::format::drive::avx2::block32::{self, Block32};
 use crate::kernel::format::drive::panel::{Needs, Run, Word};
-use crate::kernel::isa::{Avx2, Vnni};
+use crate::kernel::isa::{Avx2, Dots, Vnni};
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 use std::marker::PhantomData;
@@ -28,9 +28,9 @@ impl<B: Block32> Tiled for Tiles<B> {
         paired: None,
     };
 
-    fn few(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
+    fn few<V: Vnni + Dots>(v: V, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
         // SAFETY: the token proves the features.
-        unsafe { block32::few::<B>(isa, w, x, out) }
+        unsafe { block32::few::<B>(Vnni::avx2(v), w, x, out) }
     }
 
     fn unpack(isa: Avx2, w: &Matrix<'_>, first: usize, tile: &mut Tile, group: usize, groups: usize) {

@@ -16,7 +16,7 @@ use super::avx2::Prefetch;
 use super::panel::{Needs, Panel, Run, Runs};
 use super::{Kernel, LANES, Tile};
 use crate::kernel::format::{Matrix, drive};
-use crate::kernel::isa::{Aligned, Avx2, Vnni};
+use crate::kernel::isa::{Aligned, Avx2, Dots, Vnni};
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 use std::ops::Range;
@@ -29,7 +29,7 @@ const GROUPS: usize = WIDE * 2;
 /// What the kinds of blocks differ in.
 pub trait Tiled {
     /// The product with few vectors, for which the weights are read where they lie.
-    fn few(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>);
+    fn few<V: Vnni + Dots>(v: V, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>);
 
     /// Unpacks the eight rows from `first` on into group `group` of a tile of `groups`, with unsigned codes.
     fn unpack(isa: Avx2, w: &Matrix<'_>, first: usize, tile: &mut Tile, group: usize, groups: usize);
@@ -45,7 +45,7 @@ pub trait Tiled {
 }
 
 /// The product of one kind of blocks.
-pub const fn kernel<V: Vnni, K: Tiled>() -> Kernel<V> {
+pub const fn kernel<V: Vnni + Dots, K: Tiled>() -> Kernel<V> {
     Kernel { arrangement: Some((vectors::<V, K>(), K::NEEDS)), multiply: multiply::<V, K> }
 }
 
@@ -55,7 +55,7 @@ const fn vectors<V: Vnni, K: Tiled>() -> usize {
 }
 
 /// The product under the contract for the rows in `out.range()`.
-fn multiply<V: Vnni, K: Tiled>(
+fn multiply<V: Vnni + Dots, K: Tiled>(
     v: V,
     w: Matrix<'_>,
     (x, panel): (&Q8<'_>, Option<Panel<'_>>),
@@ -63,12 +63,12 @@ fn multiply<V: Vnni, K: Tiled>(
     tile: &mut Tile,
     then: Range<usize>,
 ) {
-    let Some(panel) = panel else { return K::few(v.avx2(), &w, x, out) };
+    let Some(panel) = panel else { return K::few(v, &w, x, out) };
     let groups = K::WIDE * V::GROUPS;
     let range = out.range();
     for first in range.clone().step_by(groups * LANES) {
         for (group, first) in (first..range.end).step_by(LANES).take(groups).enumerate() {
-            K::unpack(v.avx2(), &w, first, tile, group, groups);
+            K::unpack(Vnni::avx2(v), &w, first, tile, group, groups);
         }
         let rest = first + groups * LANES..range.end;
         let rest = if rest.is_empty() { then.clone() } else { rest };

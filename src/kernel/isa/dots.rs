@@ -1,0 +1,135 @@
+//! Dot products of bytes in vectors of 256 bits, for one token: AVX2, and what AVX-VNNI and AVX-512 do in fewer instructions.
+//!
+//! With few vectors of activations, weights are read where they lie and used at once, so reading them takes most of the
+//! time, and that is written for 256 bits. Code over [`Dots`] is written once.
+#![allow(unsafe_code, reason = "calls CPU intrinsics; the token types prove that the CPU has them")]
+
+use super::{Avx2, Avx512, AvxVnni, Simd, Vnni};
+use std::arch::x86_64::*;
+
+/// Vectors of 32 bytes and of eight i32 lanes.
+pub trait Dots: Copy {
+    /// Whether [`dot4`](Self::dot4) is one instruction.
+    const FAST_DOT4: bool;
+
+    /// What it includes.
+    fn avx2(self) -> Avx2;
+    /// Runs `f` compiled for this instruction set (its body must be inlined into it).
+    fn compiled<R>(self, f: impl FnOnce() -> R) -> R;
+    /// `acc + sum of two products` of i16.
+    fn dot2(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i;
+    /// `acc + sum of four products`: bytes of `u` unsigned and below 128, those of `s` signed.
+    fn dot4(self, acc: __m256i, u: __m256i, s: __m256i) -> __m256i;
+    /// Negates the bytes whose bit is set, the lowest for the first byte.
+    fn negate(self, v: __m256i, signs: u32) -> __m256i;
+}
+
+/// Runs intrinsics. Inlined into [`Dots::compiled`], each becomes a single instruction.
+macro_rules! op {
+    ($e:expr) => {
+        // SAFETY: `self` is a token, which exists only after `detect` found the features.
+        unsafe { $e }
+    };
+}
+
+impl Dots for Avx2 {
+    const FAST_DOT4: bool = false;
+
+    #[inline(always)]
+    fn avx2(self) -> Avx2 {
+        self
+    }
+    #[inline(always)]
+    fn compiled<R>(self, f: impl FnOnce() -> R) -> R {
+        self.vectorize(f)
+    }
+    #[inline(always)]
+    fn dot2(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        op!(_mm256_add_epi32(acc, _mm256_madd_epi16(a, b)))
+    }
+    #[inline(always)]
+    fn dot4(self, acc: __m256i, u: __m256i, s: __m256i) -> __m256i {
+        op!(_mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1))))
+    }
+    #[inline(always)]
+    fn negate(self, v: __m256i, signs: u32) -> __m256i {
+        op!({
+            // Byte i gets byte i / 8 of the word, of which only bit i % 8 counts.
+            let spread =
+                _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
+            let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+            let own = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(signs as i32), spread), bit);
+            let minus = _mm256_cmpeq_epi8(own, bit);
+            _mm256_sub_epi8(_mm256_xor_si256(v, minus), minus)
+        })
+    }
+}
+
+/// `acc + sum of two products` of i16, in one instruction: of the intrinsic the compiler makes two.
+macro_rules! dot2 {
+    ($name:ident, $features:literal, $instruction:literal) => {
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn $name(acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+            let mut sum = acc;
+            // SAFETY: the function's features include the instruction, which reads and writes these registers only.
+            unsafe {
+                std::arch::asm!($instruction, sum = inout(ymm_reg) sum, a = in(ymm_reg) a, b = in(ymm_reg) b,
+                    options(pure, nomem, nostack, preserves_flags));
+            }
+            sum
+        }
+    };
+}
+dot2!(dot2_vex, "avx2,avxvnni", "{{vex}} vpdpwssd {sum}, {a}, {b}");
+dot2!(dot2_evex, "avx2,avx512vl,avx512vnni", "vpdpwssd {sum}, {a}, {b}");
+
+impl Dots for AvxVnni {
+    const FAST_DOT4: bool = true;
+
+    #[inline(always)]
+    fn avx2(self) -> Avx2 {
+        Vnni::avx2(self)
+    }
+    #[inline(always)]
+    fn compiled<R>(self, f: impl FnOnce() -> R) -> R {
+        self.run(f)
+    }
+    #[inline(always)]
+    fn dot2(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        op!(dot2_vex(acc, a, b))
+    }
+    #[inline(always)]
+    fn dot4(self, acc: __m256i, u: __m256i, s: __m256i) -> __m256i {
+        op!(_mm256_dpbusd_avx_epi32(acc, u, s))
+    }
+    #[inline(always)]
+    fn negate(self, v: __m256i, signs: u32) -> __m256i {
+        Dots::avx2(self).negate(v, signs)
+    }
+}
+
+impl Dots for Avx512 {
+    const FAST_DOT4: bool = true;
+
+    #[inline(always)]
+    fn avx2(self) -> Avx2 {
+        Vnni::avx2(self)
+    }
+    #[inline(always)]
+    fn compiled<R>(self, f: impl FnOnce() -> R) -> R {
+        self.run(f)
+    }
+    #[inline(always)]
+    fn dot2(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        op!(dot2_evex(acc, a, b))
+    }
+    #[inline(always)]
+    fn dot4(self, acc: __m256i, u: __m256i, s: __m256i) -> __m256i {
+        op!(_mm256_dpbusd_epi32(acc, u, s))
+    }
+    #[inline(always)]
+    fn negate(self, v: __m256i, signs: u32) -> __m256i {
+        op!(_mm256_mask_sub_epi8(v, signs, _mm256_setzero_si256(), v))
+    }
+}
