@@ -12,6 +12,11 @@ pub trait Dots: Copy {
     /// Whether [`dot4`](Self::dot4) is one instruction.
     const FAST_DOT4: bool;
 
+    /// The same on CPUs that gather elements of a table as fast as they load them.
+    type Gathering: Dots;
+
+    /// Asks the CPU.
+    fn gathering(self) -> Option<Self::Gathering>;
     /// What it includes.
     fn avx2(self) -> Avx2;
     /// Runs `f` compiled for this instruction set (its body must be inlined into it).
@@ -22,6 +27,30 @@ pub trait Dots: Copy {
     fn dot4(self, acc: __m256i, u: __m256i, s: __m256i) -> __m256i;
     /// Negates the bytes whose bit is set, the lowest for the first byte.
     fn negate(self, v: __m256i, signs: u32) -> __m256i;
+    /// Eight elements of a table, in order. Their numbers must be below its length.
+    #[inline(always)]
+    fn lookup8(self, table: &[u64], numbers: &[u16; 8]) -> [__m256i; 2] {
+        let at = |i: usize| element(table, numbers[i]) as i64;
+        // SAFETY: a token that includes AVX2 proves the features.
+        unsafe {
+            [_mm256_setr_epi64x(at(0), at(1), at(2), at(3)), _mm256_setr_epi64x(at(4), at(5), at(6), at(7))]
+        }
+    }
+    /// The same of a table of shorter elements.
+    #[inline(always)]
+    fn lookup4(self, table: &[u32], numbers: &[u16; 8]) -> __m256i {
+        let at = |i: usize| element(table, numbers[i]) as i32;
+        // SAFETY: a token that includes AVX2 proves the features.
+        unsafe { _mm256_setr_epi32(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)) }
+    }
+}
+
+/// Element `number` of a table.
+#[inline(always)]
+fn element<T: Copy>(table: &[T], number: u16) -> T {
+    debug_assert!(usize::from(number) < table.len());
+    // SAFETY: callers pass numbers below the length; checked in debug builds by every test.
+    unsafe { *table.get_unchecked(usize::from(number)) }
 }
 
 /// Runs intrinsics. Inlined into [`Dots::compiled`], each becomes a single instruction.
@@ -34,7 +63,12 @@ macro_rules! op {
 
 impl Dots for Avx2 {
     const FAST_DOT4: bool = false;
+    type Gathering = Self;
 
+    #[inline(always)]
+    fn gathering(self) -> Option<Self> {
+        None
+    }
     #[inline(always)]
     fn avx2(self) -> Avx2 {
         self
@@ -86,7 +120,12 @@ dot2!(dot2_evex, "avx2,avx512vl,avx512vnni", "vpdpwssd {sum}, {a}, {b}");
 
 impl Dots for AvxVnni {
     const FAST_DOT4: bool = true;
+    type Gathering = Self;
 
+    #[inline(always)]
+    fn gathering(self) -> Option<Self> {
+        None
+    }
     #[inline(always)]
     fn avx2(self) -> Avx2 {
         Vnni::avx2(self)
@@ -111,7 +150,13 @@ impl Dots for AvxVnni {
 
 impl Dots for Avx512 {
     const FAST_DOT4: bool = true;
+    type Gathering = Gathering;
 
+    #[inline(always)]
+    fn gathering(self) -> Option<Gathering> {
+        // Intel's from Sapphire Rapids on. Older ones gather slowly since a leak was closed (Downfall), others always did.
+        is_x86_feature_detected!("avx512fp16").then_some(Gathering(self))
+    }
     #[inline(always)]
     fn avx2(self) -> Avx2 {
         Vnni::avx2(self)
@@ -131,5 +176,58 @@ impl Dots for Avx512 {
     #[inline(always)]
     fn negate(self, v: __m256i, signs: u32) -> __m256i {
         op!(_mm256_mask_sub_epi8(v, signs, _mm256_setzero_si256(), v))
+    }
+}
+
+/// AVX-512 on a CPU that gathers as fast as it loads.
+#[derive(Clone, Copy)]
+pub struct Gathering(Avx512);
+
+impl Dots for Gathering {
+    const FAST_DOT4: bool = true;
+    type Gathering = Self;
+
+    #[inline(always)]
+    fn gathering(self) -> Option<Self> {
+        Some(self)
+    }
+    #[inline(always)]
+    fn avx2(self) -> Avx2 {
+        Dots::avx2(self.0)
+    }
+    #[inline(always)]
+    fn compiled<R>(self, f: impl FnOnce() -> R) -> R {
+        self.0.compiled(f)
+    }
+    #[inline(always)]
+    fn dot2(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        Dots::dot2(self.0, acc, a, b)
+    }
+    #[inline(always)]
+    fn dot4(self, acc: __m256i, u: __m256i, s: __m256i) -> __m256i {
+        Dots::dot4(self.0, acc, u, s)
+    }
+    #[inline(always)]
+    fn negate(self, v: __m256i, signs: u32) -> __m256i {
+        self.0.negate(v, signs)
+    }
+    #[inline(always)]
+    fn lookup8(self, table: &[u64], numbers: &[u16; 8]) -> [__m256i; 2] {
+        debug_assert!(numbers.iter().all(|&n| usize::from(n) < table.len()));
+        // SAFETY: the token proves the features; callers pass numbers below the length, checked in debug builds by every test.
+        unsafe {
+            let numbers = _mm256_cvtepu16_epi32(_mm_loadu_si128(numbers.as_ptr().cast()));
+            let all = _mm512_i32gather_epi64::<8>(numbers, table.as_ptr().cast());
+            [_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all)]
+        }
+    }
+    #[inline(always)]
+    fn lookup4(self, table: &[u32], numbers: &[u16; 8]) -> __m256i {
+        debug_assert!(numbers.iter().all(|&n| usize::from(n) < table.len()));
+        // SAFETY: as above.
+        unsafe {
+            let numbers = _mm256_cvtepu16_epi32(_mm_loadu_si128(numbers.as_ptr().cast()));
+            _mm256_i32gather_epi32::<4>(table.as_ptr().cast(), numbers)
+        }
     }
 }

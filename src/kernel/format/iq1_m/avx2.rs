@@ -67,7 +67,7 @@ impl Block256 for IQ1_M {
             let a = _mm256_andnot_si256(_mm256_srli_epi16::<10>(a), two);
             let b = _mm256_andnot_si256(_mm256_srli_epi16::<10>(b), two);
             let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi16(a, b));
-            Points { numbers: [first, last, first, last], words }
+            Points::eights([first, last], words)
         }
     }
     #[inline(always)]

@@ -48,7 +48,7 @@ impl Block256 for IQ1_S {
             let top = |v| _mm256_and_si256(_mm256_srli_epi16::<5>(v), _mm256_set1_epi16(0x700));
             let first = _mm256_or_si256(first, top(_mm256_mullo_epi16(high[0], by)));
             let last = _mm256_or_si256(last, top(_mm256_mullo_epi16(high[1], by)));
-            Points { numbers: [first, last, first, last], words: last }
+            Points::eights([first, last], last)
         }
     }
     #[inline(always)]

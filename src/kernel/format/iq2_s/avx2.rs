@@ -41,7 +41,7 @@ impl Block256 for IQ2_S {
             first = _mm256_or_si256(first, _mm256_and_si256(_mm256_mullo_epi16(high[0], by), mask));
             last = _mm256_or_si256(last, _mm256_and_si256(_mm256_mullo_epi16(high[1], by), mask));
         }
-        Points { numbers: [first, last, first, last], words: read::load(isa, block, 34) }
+        Points::eights([first, last], read::load(isa, block, 34))
     }
     #[inline(always)]
     fn d(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {

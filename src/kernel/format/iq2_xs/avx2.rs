@@ -38,7 +38,7 @@ impl Block256 for IQ2_XS {
             let sevens = _mm256_packus_epi16(_mm256_srli_epi16::<9>(a), _mm256_srli_epi16::<9>(b));
             let signs = grid::avx2::even(isa, sevens);
             let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(signs);
-            Points { numbers: [first, last, first, last], words }
+            Points::eights([first, last], words)
         }
     }
     #[inline(always)]

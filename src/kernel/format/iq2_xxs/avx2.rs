@@ -44,7 +44,7 @@ impl Block256 for IQ2_XXS {
     fn points(isa: Avx2, block: &Self::Bytes) -> Points {
         let [points, words] = words(isa, block);
         let [first, last] = grid::avx2::halves(isa, points);
-        Points { numbers: [first, last, first, last], words: grid::avx2::even_of_words(isa, words) }
+        Points::eights([first, last], grid::avx2::even_of_words(isa, words))
     }
     #[inline(always)]
     fn d(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {

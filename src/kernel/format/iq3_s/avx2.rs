@@ -61,7 +61,7 @@ impl Block256 for IQ3_S {
                 *numbers = _mm256_or_si256(*numbers, ninths);
             }
         }
-        Points { numbers, words: read::load(isa, block, 74) }
+        Points::fours(numbers, read::load(isa, block, 74))
     }
     #[inline(always)]
     fn d(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {

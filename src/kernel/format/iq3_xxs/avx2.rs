@@ -33,7 +33,7 @@ impl Block256 for IQ3_XXS {
     fn points(isa: Avx2, block: &Self::Bytes) -> Points {
         let [a, b] = grid::avx2::halves(isa, read::load(isa, block, 2));
         let [c, d] = grid::avx2::halves(isa, read::load(isa, block, 34));
-        Points { numbers: [a, b, c, d], words: grid::avx2::even_of_words(isa, read::load(isa, block, 66)) }
+        Points::fours([a, b, c, d], grid::avx2::even_of_words(isa, read::load(isa, block, 66)))
     }
     #[inline(always)]
     fn d(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {

@@ -11,6 +11,7 @@ use crate::kernel::isa::{Aligned, Dots};
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
 /// How products with few vectors read the blocks of a grid format: points as they are stored, without signs.
 pub struct Grid {
@@ -18,6 +19,30 @@ pub struct Grid {
     pub points: Table,
     /// What [`Points::words`] are.
     pub words: Words,
+}
+
+impl Grid {
+    /// The codes of elements `64 * pair ..`, without signs.
+    #[inline(always)]
+    fn codes<D: Dots>(&self, isa: D, points: &Points, pair: usize) -> [__m256i; 2] {
+        // SAFETY: the token proves the features, `pair` is below 4, and a format has points as its table has.
+        unsafe {
+            let codes = match self.points {
+                Table::Eights(table) => isa.lookup8(table, points.eight(pair)),
+                Table::Fours(table) => [
+                    isa.lookup4(table, points.eight(2 * pair)),
+                    isa.lookup4(table, points.eight(2 * pair + 1)),
+                ],
+            };
+            match self.words {
+                Words::Added => [
+                    _mm256_add_epi8(codes[0], spread(points.word(2 * pair))),
+                    _mm256_add_epi8(codes[1], spread(points.word(2 * pair + 1))),
+                ],
+                Words::Signs | Words::None => codes,
+            }
+        }
+    }
 }
 
 /// The points of a grid: unsigned bytes below 64.
@@ -42,19 +67,34 @@ pub enum Words {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Points {
-    /// The numbers of its points, as u16 in order; of points of eight elements there are two vectors.
-    pub numbers: [__m256i; 4],
+    /// The numbers of its points, as u16 in order. Of points of eight elements there are only two vectors.
+    numbers: [MaybeUninit<__m256i>; 4],
     /// Its words, as u32 in order.
-    pub words: __m256i,
+    words: __m256i,
 }
 
 impl Points {
-    /// Number `i`.
+    /// Of points of eight elements.
     #[inline(always)]
-    fn number(&self, i: usize) -> usize {
-        debug_assert!(i < 64);
-        // SAFETY: the four vectors are 64 numbers.
-        usize::from(unsafe { *self.numbers.as_ptr().cast::<u16>().add(i) })
+    pub fn eights([a, b]: [__m256i; 2], words: __m256i) -> Self {
+        let none = MaybeUninit::uninit();
+        Self { numbers: [MaybeUninit::new(a), MaybeUninit::new(b), none, none], words }
+    }
+
+    /// Of points of four elements.
+    #[inline(always)]
+    pub fn fours(numbers: [__m256i; 4], words: __m256i) -> Self {
+        Self { numbers: numbers.map(MaybeUninit::new), words }
+    }
+
+    /// The eight numbers from `8 * i` on.
+    ///
+    /// # Safety
+    /// `i` must be below 4 for points of eight elements, below 8 for those of four.
+    #[inline(always)]
+    unsafe fn eight(&self, i: usize) -> &[u16; 8] {
+        // SAFETY: a vector is two times eight numbers, and so many vectors were written.
+        unsafe { &*self.numbers.as_ptr().cast::<[u16; 8]>().add(i) }
     }
 
     /// Word `j`.
@@ -63,32 +103,6 @@ impl Points {
         debug_assert!(j < 8);
         // SAFETY: the vector is 8 words.
         unsafe { *(&raw const self.words).cast::<u32>().add(j) }
-    }
-}
-
-/// Point `number` of a table.
-#[inline(always)]
-fn point<T: Copy>(table: &[T], number: usize) -> T {
-    debug_assert!(number < table.len());
-    // SAFETY: formats have as many points as the bits of their numbers can tell apart; checked in debug builds by every test.
-    unsafe { *table.get_unchecked(number) }
-}
-
-/// The points of elements `32 * j .. 32 * j + 32`.
-#[inline(always)]
-fn points_at(table: &Table, points: &Points, j: usize) -> __m256i {
-    // SAFETY: called in functions that have the features.
-    unsafe {
-        match table {
-            Table::Eights(table) => {
-                let at = |i: usize| point(table, points.number(4 * j + i)) as i64;
-                _mm256_setr_epi64x(at(0), at(1), at(2), at(3))
-            }
-            Table::Fours(table) => {
-                let at = |i: usize| point(table, points.number(8 * j + i)) as i32;
-                _mm256_setr_epi32(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7))
-            }
-        }
     }
 }
 
@@ -146,6 +160,14 @@ const fn unscaled<B: Block256>() -> bool {
 
 /// The product of at most a few vectors with the rows in `out.range()`.
 pub fn few<B: Block256, D: Dots>(isa: D, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
+    match isa.gathering() {
+        Some(isa) if B::GRID.is_some() => passes::<B, D::Gathering>(isa, w, x, out),
+        _ => passes::<B, D>(isa, w, x, out),
+    }
+}
+
+/// Every vector by those rows.
+fn passes<B: Block256, D: Dots>(isa: D, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
     isa.compiled(
         #[inline(always)]
         || {
@@ -236,10 +258,10 @@ fn integers<B: Block256, D: Dots, const T: usize>(
                 start[t] = _mm256_madd_epi16(xsums[t], _mm256_set1_epi16(B::OFFSET as i16));
             }
         }
-        let mut points = Aligned([Points { numbers: [zero; 4], words: zero }; LANES]);
+        let mut points = Aligned([MaybeUninit::<Points>::uninit(); LANES]);
         if B::GRID.is_some() {
             for i in 0..LANES {
-                points.0[i] = B::points(isa.avx2(), blocks[i]);
+                points.0[i].write(B::points(isa.avx2(), blocks[i]));
             }
         }
         // In memory: the compiler would take the numbers out of vectors, which costs more than loads.
@@ -304,7 +326,7 @@ fn plain<B: Block256, D: Dots, const T: usize>(
 #[inline(always)]
 fn scaled<B: Block256, D: Dots, const T: usize>(
     isa: D,
-    (block, points): (&B::Bytes, &Points),
+    (block, points): (&B::Bytes, &MaybeUninit<Points>),
     scales: __m256i,
     x: &Activations<'_, T>,
     part: usize,
@@ -313,25 +335,22 @@ fn scaled<B: Block256, D: Dots, const T: usize>(
 ) {
     // SAFETY: the token proves the features.
     unsafe {
-        for j in of_part::<B>(part, 8) {
-            let scale = _mm256_shuffle_epi8(scales, load(&picks[j]));
+        for pair in of_part::<B>(part, 4) {
             let codes = match &B::GRID {
-                None => B::codes(isa.avx2(), block, j),
-                Some(grid) => {
-                    let codes = points_at(&grid.points, points, j);
-                    match grid.words {
-                        Words::Added => _mm256_add_epi8(codes, spread(points.word(j))),
-                        Words::Signs | Words::None => codes,
-                    }
-                }
+                None => [B::codes(isa.avx2(), block, 2 * pair), B::codes(isa.avx2(), block, 2 * pair + 1)],
+                Some(grid) => grid.codes(isa, points.assume_init_ref(), pair),
             };
-            for t in 0..T {
-                let mut x = load(&x.codes[t][j]);
-                if matches!(B::GRID, Some(Grid { words: Words::Signs, .. })) {
-                    x = isa.negate(x, points.word(j));
+            for i in 0..2 {
+                let j = 2 * pair + i;
+                let scale = _mm256_shuffle_epi8(scales, load(&picks[j]));
+                for t in 0..T {
+                    let mut x = load(&x.codes[t][j]);
+                    if let Some(Grid { words: Words::Signs, .. }) = B::GRID {
+                        x = isa.negate(x, points.assume_init_ref().word(j));
+                    }
+                    let p = pairs(B::SIGNED && B::GRID.is_none(), codes[i], x);
+                    isum[t] = isa.dot2(isum[t], p, scale);
                 }
-                let p = pairs(B::SIGNED && B::GRID.is_none(), codes, x);
-                isum[t] = isa.dot2(isum[t], p, scale);
             }
         }
     }
