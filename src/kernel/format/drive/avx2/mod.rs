@@ -201,8 +201,8 @@ struct Rows<'a, B> {
 
 impl<'a, B: Block> Rows<'a, B> {
     /// Rows `first..first + 8` of a matrix, which begin a group or all lie in one. Lanes past the last row repeat it; their
-    /// results are dropped. (A function of its own: compiled for AVX-512 its loop scatters, and waits for that.)
-    #[inline(never)]
+    /// results are dropped.
+    #[inline(always)]
     fn new(w: &Matrix<'a>, first: usize, n: usize) -> Self {
         let mut from: [&[B]; LANES] = [&[]; LANES];
         let mut stride = 1;
