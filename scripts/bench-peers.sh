@@ -68,6 +68,10 @@ peer() {
       version=0.3.36
       home=$cache/llama.cpp-$version
       fetch llama-cpp-python $version 832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e llama.cpp
+      # GCC 12 takes the instruction that loads the tiles' configuration to read its first bytes only, and drops stores to the others:
+      # on a CPU with AMX the program would die of it.
+      local tiles=$home/source/ggml/src/ggml-cpu/amx/mmq.cpp
+      grep -q 'asm volatile.*(tc)' "$tiles" || sed -i 's/_tile_loadconfig(&tc)/asm volatile("" : : "m"(tc)); &/' "$tiles"
       local cpu=(-DGGML_NATIVE=ON)
       [ "$1" = native ] || cpu=(-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON)
       build "$home" "$1" -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_OPENSSL=OFF "${cpu[@]}"
