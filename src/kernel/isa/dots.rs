@@ -4,6 +4,7 @@
 //! time, and that is written for 256 bits. Code over [`Dots`] is written once.
 #![allow(unsafe_code, reason = "calls CPU intrinsics; the token types prove that the CPU has them")]
 
+use super::vnni::{dot2, dot2_256};
 use super::{Avx2, Avx512, AvxVnni, Simd, Vnni};
 use std::arch::x86_64::*;
 
@@ -99,24 +100,7 @@ impl Dots for Avx2 {
     }
 }
 
-/// `acc + sum of two products` of i16, in one instruction: of the intrinsic the compiler makes two.
-macro_rules! dot2 {
-    ($name:ident, $features:literal, $instruction:literal) => {
-        #[inline]
-        #[target_feature(enable = $features)]
-        fn $name(acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
-            let mut sum = acc;
-            // SAFETY: the function's features include the instruction, which reads and writes these registers only.
-            unsafe {
-                std::arch::asm!($instruction, sum = inout(ymm_reg) sum, a = in(ymm_reg) a, b = in(ymm_reg) b,
-                    options(pure, nomem, nostack, preserves_flags));
-            }
-            sum
-        }
-    };
-}
-dot2!(dot2_vex, "avx2,avxvnni", "{{vex}} vpdpwssd {sum}, {a}, {b}");
-dot2!(dot2_evex, "avx2,avx512vl,avx512vnni", "vpdpwssd {sum}, {a}, {b}");
+dot2!(dot2_evex, __m256i, ymm_reg, "avx2,avx512vl,avx512vnni", "vpdpwssd {sum}, {a}, {b}");
 
 impl Dots for AvxVnni {
     const FAST_DOT4: bool = true;
@@ -136,7 +120,7 @@ impl Dots for AvxVnni {
     }
     #[inline(always)]
     fn dot2(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
-        op!(dot2_vex(acc, a, b))
+        op!(dot2_256(acc, a, b))
     }
     #[inline(always)]
     fn dot4(self, acc: __m256i, u: __m256i, s: __m256i) -> __m256i {

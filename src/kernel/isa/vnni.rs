@@ -238,7 +238,7 @@ macro_rules! dot2 {
     ($name:ident, $v:ty, $register:ident, $features:literal, $instruction:literal) => {
         #[inline]
         #[target_feature(enable = $features)]
-        fn $name(acc: $v, a: $v, b: $v) -> $v {
+        pub(super) fn $name(acc: $v, a: $v, b: $v) -> $v {
             let mut sum = acc;
             // SAFETY: the function's features include the instruction, which reads and writes these registers only.
             unsafe {
@@ -251,6 +251,7 @@ macro_rules! dot2 {
 }
 dot2!(dot2_256, __m256i, ymm_reg, "avx2,avxvnni", "{{vex}} vpdpwssd {sum}, {a}, {b}");
 dot2!(dot2_512, __m512i, zmm_reg, "avx512f,avx512vnni", "vpdpwssd {sum}, {a}, {b}");
+pub(super) use dot2;
 
 vnni! {
     AvxVnni, 1, 3, 3, __m256i, __m256, "avx2,fma,f16c,avxvnni",
