@@ -28,7 +28,7 @@ fn fours(points: &[u32]) -> Grid {
 }
 
 fn shifted(shifts: &[i8]) -> Grid {
-    let points = |&shift: &i8| grid::IQ1.iter().flat_map(move |p| p.to_le_bytes().map(|e| e as i8 + shift));
+    let points = |&shift: &i8| (0..grid::IQ1_POINTS).flat_map(move |p| grid::iq1(p).map(|e| e + shift));
     Grid::new(8, shifts.iter().flat_map(points))
 }
 

@@ -10,15 +10,22 @@ mod iq1;
 mod iq2;
 mod iq3;
 
+/// How many points the grid of IQ1 has.
+pub(crate) const IQ1_POINTS: usize = 2048;
 /// Groups of eight bytes, the first lowest: eight times -1, 0 or 1, and 8 more, so that none is negative. What IQ1 adds to
 /// them is an eighth.
-pub(crate) static IQ1: [u64; 2048] = eights(&iq1::IQ1, [0, 8, 16, 0]);
+pub(super) static IQ1: [u64; IQ1_POINTS] = eights(&iq1::IQ1, [0, 8, 16, 0]);
 pub(crate) static IQ2_XXS: [u64; 256] = eights(&iq2::IQ2_XXS, [8, 25, 43, 0]);
 pub(crate) static IQ2_XS: [u64; 512] = eights(&iq2::IQ2_XS, [8, 25, 43, 0]);
 pub(crate) static IQ2_S: [u64; 1024] = eights(&iq2::IQ2_S, [8, 25, 43, 0]);
 /// Groups of four bytes, the first lowest.
 pub(crate) static IQ3_XXS: [u32; 256] = fours(&iq3::IQ3_XXS, [4, 12, 20, 28, 36, 44, 52, 62]);
 pub(crate) static IQ3_S: [u32; 512] = fours(&iq3::IQ3_S, [1, 3, 5, 7, 9, 11, 13, 15]);
+
+/// The elements of a point of IQ1, eight times as large.
+pub(crate) fn iq1(point: usize) -> [i8; 8] {
+    IQ1[point].to_le_bytes().map(|e| e as i8 - 8)
+}
 
 /// Where only seven signs are stored, the eighth makes the number of minuses even.
 pub(crate) static SIGNS: [u8; 128] = {

@@ -49,7 +49,7 @@ fn read(block: &[u8; BYTES]) -> Scaled<16> {
         let nibble = block[32 + g / 2] >> (g % 2 * 4) & 15;
         let point = usize::from(block[g]) | usize::from(nibble & 7) << 8;
         let shift = if nibble & 8 == 0 { 1 } else { -1 };
-        *codes = grid::IQ1[point].to_le_bytes().map(|e| e as i8 - 8 + shift);
+        *codes = grid::iq1(point).map(|e| e + shift);
     }
     let stored = scale_bits(block);
     let scales = std::array::from_fn(|s| 2 * (stored >> (16 * (s / 4) + 3 * (s % 4)) & 7) as i8 + 1);

@@ -41,7 +41,7 @@ fn read(block: &[u8; BYTES]) -> Scaled<8> {
         let (h, i) = (half_word(block, g / 4), g % 4);
         let point = usize::from(block[2 + g]) | usize::from(h >> (3 * i) & 7) << 8;
         let shift = if h >> 15 == 0 { 1 } else { -1 };
-        *codes = grid::IQ1[point].to_le_bytes().map(|e| e as i8 - 8 + shift);
+        *codes = grid::iq1(point).map(|e| e + shift);
     }
     let scales = std::array::from_fn(|j| 2 * (half_word(block, j) >> 12 & 7) as i8 + 1);
     Scaled { d: f16_at(block, 0) * 0.125, scales, codes }
