@@ -12,6 +12,8 @@ use std::arch::x86_64::*;
 pub trait Dots: Copy {
     /// Whether [`dot4`](Self::dot4) is one instruction.
     const FAST_DOT4: bool;
+    /// Whether [`compiled`](Self::compiled) is for AVX-512.
+    const AVX512: bool;
 
     /// The same on CPUs that gather elements of a table as fast as they load them.
     type Gathering: Dots;
@@ -64,6 +66,7 @@ macro_rules! op {
 
 impl Dots for Avx2 {
     const FAST_DOT4: bool = false;
+    const AVX512: bool = false;
     type Gathering = Self;
 
     #[inline(always)]
@@ -104,6 +107,7 @@ dot2!(dot2_evex, __m256i, ymm_reg, "avx2,avx512vl,avx512vnni", "vpdpwssd {sum}, 
 
 impl Dots for AvxVnni {
     const FAST_DOT4: bool = true;
+    const AVX512: bool = false;
     type Gathering = Self;
 
     #[inline(always)]
@@ -134,6 +138,7 @@ impl Dots for AvxVnni {
 
 impl Dots for Avx512 {
     const FAST_DOT4: bool = true;
+    const AVX512: bool = true;
     type Gathering = Gathering;
 
     #[inline(always)]
@@ -169,6 +174,7 @@ pub struct Gathering(Avx512);
 
 impl Dots for Gathering {
     const FAST_DOT4: bool = true;
+    const AVX512: bool = true;
     type Gathering = Self;
 
     #[inline(always)]
@@ -212,6 +218,108 @@ impl Dots for Gathering {
         unsafe {
             let numbers = _mm256_cvtepu16_epi32(_mm_loadu_si128(numbers.as_ptr().cast()));
             _mm256_i32gather_epi32::<4>(table.as_ptr().cast(), numbers)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(v: __m256i) -> [u8; 32] {
+        // SAFETY: both have 32 bytes, and every pattern is valid.
+        unsafe { std::mem::transmute(v) }
+    }
+
+    fn vector(bytes: [u8; 32]) -> __m256i {
+        // SAFETY: as above.
+        unsafe { std::mem::transmute(bytes) }
+    }
+
+    fn lanes(v: __m256i) -> [i32; 8] {
+        // SAFETY: as above.
+        unsafe { std::mem::transmute(v) }
+    }
+
+    /// What every operation has to give, from the definition of each.
+    fn check<D: Dots>(isa: D, name: &str) {
+        let mut state = 1u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        let eights: Vec<u64> = (0..2048).map(|i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+        let fours: Vec<u32> = eights[..512].iter().map(|&e| (e >> 32) as u32).collect();
+        for _ in 0..200 {
+            let (a, b): ([u8; 32], [u8; 32]) =
+                (std::array::from_fn(|_| random()), std::array::from_fn(|_| random()));
+            let acc: [u8; 32] = std::array::from_fn(|i| if i % 4 < 2 { random() } else { 0 });
+            let start = lanes(vector(acc));
+            let signs = u32::from_le_bytes([a[0], b[0], a[1], b[1]]);
+            // An activation's code is never -128.
+            let codes = b.map(|b| if b == 128 { 129 } else { b });
+
+            let pair = |v: &[u8; 32], i: usize| i32::from(i16::from_le_bytes([v[2 * i], v[2 * i + 1]]));
+            let want: [i32; 8] = std::array::from_fn(|i| {
+                start[i] + (2 * i..2 * i + 2).map(|k| pair(&a, k) * pair(&codes, k)).sum::<i32>()
+            });
+            let got = isa.compiled(
+                #[inline(always)]
+                || lanes(isa.dot2(vector(acc), vector(a), vector(codes))),
+            );
+            assert_eq!(got, want, "{name}: pairs");
+
+            let u = a.map(|a| a & 127);
+            let want: [i32; 8] = std::array::from_fn(|i| {
+                let products = (4 * i..4 * i + 4).map(|k| i32::from(u[k]) * i32::from(codes[k] as i8));
+                start[i] + products.sum::<i32>()
+            });
+            let got = isa.compiled(
+                #[inline(always)]
+                || lanes(isa.dot4(vector(acc), vector(u), vector(codes))),
+            );
+            assert_eq!(got, want, "{name}: fours");
+
+            let want: [u8; 32] =
+                std::array::from_fn(|i| if signs >> i & 1 == 1 { codes[i].wrapping_neg() } else { codes[i] });
+            let got = isa.compiled(
+                #[inline(always)]
+                || bytes(isa.negate(vector(codes), signs)),
+            );
+            assert_eq!(got, want, "{name}: signs");
+
+            let numbers: [u16; 8] = std::array::from_fn(|i| u16::from_le_bytes([a[i], b[i]]) % 2048);
+            let got = isa.compiled(
+                #[inline(always)]
+                || isa.lookup8(&eights, &numbers).map(bytes),
+            );
+            let want = numbers.map(|n| eights[usize::from(n)].to_le_bytes());
+            assert_eq!(got.as_flattened(), want.as_flattened(), "{name}: elements of eight bytes");
+
+            let numbers = numbers.map(|n| n % 512);
+            let got = isa.compiled(
+                #[inline(always)]
+                || bytes(isa.lookup4(&fours, &numbers)),
+            );
+            let want = numbers.map(|n| fours[usize::from(n)].to_le_bytes());
+            assert_eq!(got, want.as_flattened(), "{name}: elements of four bytes");
+        }
+    }
+
+    /// Of the two kinds of AVX-512 products take only the one that is faster on this CPU.
+    #[test]
+    fn every_instruction_set_gives_what_the_definition_gives() {
+        if let Some(isa) = Avx2::detect() {
+            check(isa, "AVX2");
+        }
+        if let Some(isa) = AvxVnni::detect() {
+            check(isa, "AVX-VNNI");
+        }
+        if let Some(isa) = Avx512::detect() {
+            check(isa, "AVX-512");
+            if let Some(isa) = isa.gathering() {
+                check(isa, "AVX-512, gathering");
+            }
         }
     }
 }

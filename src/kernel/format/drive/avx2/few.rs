@@ -161,8 +161,8 @@ const fn unscaled<B: Block256>() -> bool {
 /// The product of at most a few vectors with the rows in `out.range()`.
 pub fn few<B: Block256, D: Dots>(isa: D, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
     match isa.gathering() {
-        // With minimums twice as many sums are under way: the same code for AVX2 was measured to be faster there too.
-        _ if B::MINS => passes::<B, Avx2>(isa.avx2(), w, x, out),
+        // With minimums twice as many sums are under way: compiled for AVX-512 that was measured to be slower.
+        _ if B::MINS && D::AVX512 => passes::<B, Avx2>(isa.avx2(), w, x, out),
         Some(isa) if B::GRID.is_some() => passes::<B, D::Gathering>(isa, w, x, out),
         _ => passes::<B, D>(isa, w, x, out),
     }
@@ -209,7 +209,7 @@ fn pass<B: Block256, D: Dots, const T: usize>(
     let picks = std::hint::black_box(&PICKS);
     let range = out.range();
     for first in range.clone().step_by(LANES) {
-        let rows = if B::MINS { Rows::new(w, first, n) } else { rows_apart::<B>(w, first, n) };
+        let rows = if D::AVX512 { rows_apart::<B>(w, first, n) } else { Rows::new(w, first, n) };
         let mut next = Prefetch::rows(w, first + LANES);
         // SAFETY: the token proves the features.
         let mut acc = [unsafe { _mm256_setzero_ps() }; T];
