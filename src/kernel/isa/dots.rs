@@ -30,6 +30,16 @@ pub trait Dots: Copy {
     fn dot4(self, acc: __m256i, u: __m256i, s: __m256i) -> __m256i;
     /// Negates the bytes whose bit is set, the lowest for the first byte.
     fn negate(self, v: __m256i, signs: u32) -> __m256i;
+    /// Byte `i / 8` of a word for every byte `i`.
+    #[inline(always)]
+    fn spread(self, word: u32) -> __m256i {
+        // SAFETY: a token that includes AVX2 proves the features.
+        unsafe {
+            let eights =
+                _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
+            _mm256_shuffle_epi8(_mm256_set1_epi32(word as i32), eights)
+        }
+    }
     /// Eight elements of a table, in order. Their numbers must be below its length.
     #[inline(always)]
     fn lookup8(self, table: &[u64], numbers: &[u16; 8]) -> [__m256i; 2] {
@@ -92,11 +102,9 @@ impl Dots for Avx2 {
     #[inline(always)]
     fn negate(self, v: __m256i, signs: u32) -> __m256i {
         op!({
-            // Byte i gets byte i / 8 of the word, of which only bit i % 8 counts.
-            let spread =
-                _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
+            // Of its byte of the word only bit i % 8 counts for byte i.
             let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-            let own = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(signs as i32), spread), bit);
+            let own = _mm256_and_si256(self.spread(signs), bit);
             let minus = _mm256_cmpeq_epi8(own, bit);
             _mm256_sub_epi8(_mm256_xor_si256(v, minus), minus)
         })

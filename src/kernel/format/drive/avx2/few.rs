@@ -36,8 +36,8 @@ impl Grid {
             };
             match self.words {
                 Words::Added => [
-                    _mm256_add_epi8(codes[0], spread(points.word(2 * pair))),
-                    _mm256_add_epi8(codes[1], spread(points.word(2 * pair + 1))),
+                    _mm256_add_epi8(codes[0], isa.spread(points.word(2 * pair))),
+                    _mm256_add_epi8(codes[1], isa.spread(points.word(2 * pair + 1))),
                 ],
                 Words::Signs | Words::None => codes,
             }
@@ -103,17 +103,6 @@ impl Points {
         debug_assert!(j < 8);
         // SAFETY: the vector is 8 words.
         unsafe { *(&raw const self.words).cast::<u32>().add(j) }
-    }
-}
-
-/// Byte `i / 8` of a word for every byte `i`.
-#[inline(always)]
-fn spread(word: u32) -> __m256i {
-    // SAFETY: called in functions that have the features.
-    unsafe {
-        let eights =
-            _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
-        _mm256_shuffle_epi8(_mm256_set1_epi32(word as i32), eights)
     }
 }
 
