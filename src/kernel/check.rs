@@ -226,20 +226,22 @@ fn interleaved_rows_have_the_bits_of_rows() {
     }
 }
 
-/// Rows of float formats need not be whole vectors.
+/// Rows of float formats need not be whole vectors, whether few tokens meet them or so many that they are widened first.
 #[test]
 fn float_rows_may_have_any_length() {
     for format in all().filter(|f| f.geometry().block == 1) {
         let bytes = blocks(format);
         for n in 1..40 {
-            let rows = 6;
-            let part = &bytes[..rows * format.geometry().row_bytes(n).expect("any length")];
-            let w = Matrix::new(format, part, rows, n).expect("a matrix");
-            let acts = Acts::new(n, 3, 1);
-            let want = product(Isa::Scalar, false, w, &acts);
-            for isa in Isa::all() {
-                let got = product(isa, false, w, &acts);
-                assert!(want.iter().zip(&got).all(|(&w, &g)| same(w, g)), "{} {n} {isa:?}", format.ty);
+            for (rows, tokens) in [(6, 3), (6, 27), (19, 25)] {
+                let part = &bytes[..rows * format.geometry().row_bytes(n).expect("any length")];
+                let w = Matrix::new(format, part, rows, n).expect("a matrix");
+                let acts = Acts::new(n, tokens, 1);
+                let want = product(Isa::Scalar, false, w, &acts);
+                for isa in Isa::all() {
+                    let got = product(isa, false, w, &acts);
+                    let equal = want.iter().zip(&got).all(|(&w, &g)| same(w, g));
+                    assert!(equal, "{} {rows}x{n} by {tokens} {isa:?}", format.ty);
+                }
             }
         }
     }

@@ -57,6 +57,10 @@ impl Simd for Avx512 {
         op!(_mm512_insertf32x8::<1>(_mm512_castps256_ps512(a), b))
     }
     #[inline(always)]
+    fn load2(self, from: &[[f32; 8]; 2]) -> __m512 {
+        op!(_mm512_loadu_ps(from.as_flattened().as_ptr()))
+    }
+    #[inline(always)]
     fn halves(self, w: __m512) -> [__m256; 2] {
         op!([_mm512_castps512_ps256(w), _mm512_extractf32x8_ps::<1>(w)])
     }

@@ -191,6 +191,8 @@ pub trait Simd: Copy + Send + Sync {
     type W: Copy;
     /// Two vectors.
     fn pair(self, a: Self::V, b: Self::V) -> Self::W;
+    /// Two vectors that lie side by side in memory.
+    fn load2(self, from: &[[f32; 8]; 2]) -> Self::W;
     /// What [`pair`](Self::pair) put together.
     fn halves(self, w: Self::W) -> [Self::V; 2];
     /// `[v, v]` with `v` from memory.
@@ -263,6 +265,10 @@ macro_rules! two_vectors {
         #[inline(always)]
         fn pair(self, a: Self::V, b: Self::V) -> Self::W {
             [a, b]
+        }
+        #[inline(always)]
+        fn load2(self, from: &[[f32; 8]; 2]) -> Self::W {
+            [self.load(&from[0]), self.load(&from[1])]
         }
         #[inline(always)]
         fn halves(self, w: Self::W) -> [Self::V; 2] {
@@ -356,6 +362,7 @@ mod tests {
         let wide = s.sums([[ab, cd], [cd, ab], [ab, ab], [cd, cd], [s.mul2(ab, cd), ab]]);
         let both = s.add2(s.mul2(s.pair(x, y), s.load_both(&a)), s.splat2(1.5));
         let [low, high] = s.halves(both);
+        let [first, second] = s.halves(s.load2(&[a, b]));
         let [wide_low, wide_high] = s.halves(s.widen2(&h, &[0x3c00; 8]));
         let [some, others] =
             s.halves(s.widen2_i8(&codes[0].map(|c| c as i8), &[-128, 127, -1, 0, 1, 64, -64, 99]));
@@ -368,6 +375,8 @@ mod tests {
             out(others),
             out(low),
             out(high),
+            out(first),
+            out(second),
             out(wide_low),
             out(wide_high),
             out(s.add(x, y)),

@@ -70,7 +70,7 @@ pub fn arrangement(isa: Isa, exact: bool, w: Matrix<'_>, vectors: usize) -> Opti
 pub struct Scratch {
     /// One decoded row: the only f32 copy of weights a worker ever holds.
     pub row: Vec<f32>,
-    /// Unpacked integer codes of a few rows, for products with many tokens.
+    /// A few rows, unpacked for products with many tokens.
     pub tile: drive::Tile,
     /// Vectors that this worker arranged on its own.
     pub panel: Vec<[u8; 4]>,
@@ -79,7 +79,7 @@ pub struct Scratch {
 impl Scratch {
     /// An upper bound of the bytes it grows to for rows of `n` elements, with vectors that others have arranged.
     pub fn bytes(n: usize, exact: bool) -> usize {
-        n * size_of::<f32>() + if exact { 0 } else { drive::Tile::bytes(n) }
+        n * size_of::<f32>() + drive::Tile::bytes(n, exact)
     }
 }
 
@@ -162,8 +162,8 @@ impl<'a, 's> Product<'a, 's> {
             use crate::kernel::isa::Lanes;
             match self.isa.lanes() {
                 Lanes::Scalar => {}
-                Lanes::Avx2(token) => return (x86.avx2)(token, w, x.f32, out),
-                Lanes::Avx512(token) => return (x86.avx512)(token, w, x.f32, out),
+                Lanes::Avx2(token) => return (x86.avx2)(token, w, x.f32, out, self.tile, then),
+                Lanes::Avx512(token) => return (x86.avx512)(token, w, x.f32, out, self.tile, then),
             }
         }
         let row = &mut *self.row;

@@ -74,9 +74,9 @@ impl Kernels {
     }
 }
 
-/// The f32 product of one format by `[tokens][columns]` on one instruction set.
+/// The f32 product of one format by `[tokens][columns]` on one instruction set. The rows of the last operand are probably next.
 #[cfg(target_arch = "x86_64")]
-pub type FloatKernel<Token> = fn(Token, Matrix<'_>, &[f32], &mut Cols<'_, f32>);
+pub type FloatKernel<Token> = fn(Token, Matrix<'_>, &[f32], &mut Cols<'_, f32>, &mut Tile, Range<usize>);
 
 /// The f32 product of one format on each instruction set. All give the bits of the definition.
 #[cfg(target_arch = "x86_64")]
@@ -93,14 +93,21 @@ impl FloatKernels {
     /// Of a format.
     pub(super) const fn of<F: avx2::float::Float>() -> Self {
         Self {
-            avx2: |isa, w, x, out| avx2::float::matmul::<Avx2, F>(isa, isa, w, x, out),
-            avx512: |isa, w, x, out| avx2::float::matmul::<Avx512, F>(isa, isa.avx2(), w, x, out),
+            avx2: |isa, w, x, out, tile, then| {
+                avx2::float::matmul::<Avx2, F>(isa, isa, w, x, out, tile, then)
+            },
+            avx512: |isa, w, x, out, tile, then| {
+                avx2::float::matmul::<Avx512, F>(isa, isa.avx2(), w, x, out, tile, then)
+            },
         }
     }
 }
 
 /// The most rows of a [`Tile`].
 pub const TILE_ROWS: usize = 4 * LANES;
+
+/// The most rows of a float format that are widened for many tokens.
+pub const FLOAT_ROWS: usize = LANES;
 
 /// A worker's scratch for a tile of a few groups of [`LANES`] rows, unpacked once and used for many vectors. For
 /// every place in a row there is one element of each group, side by side.
@@ -116,15 +123,19 @@ pub struct Tile {
     pub factors: Lines<[f32; 8]>,
     /// f32 scales of the minimums.
     pub min_factors: Lines<[f32; 8]>,
+    /// Of float formats, weights: for every 8 elements, 8 of each of the rows.
+    pub floats: Lines<[f32; 8]>,
     /// A row whose blocks do not lie together.
     pub row: Vec<u8>,
 }
 
 impl Tile {
-    /// An upper bound of the bytes it grows to for rows of `n` elements.
-    pub fn bytes(n: usize) -> usize {
+    /// An upper bound of the bytes it grows to for rows of `n` elements. (`exact` products have float formats only.)
+    pub fn bytes(n: usize, exact: bool) -> usize {
+        let floats = FLOAT_ROWS * n.next_multiple_of(LANES) * size_of::<f32>();
         // The most rows of a tile: their codes, and for every 16 elements scales and minimums in three kinds of numbers.
-        TILE_ROWS * (n + 3 * n / 16 * size_of::<f32>())
+        let codes = TILE_ROWS * (n + 3 * n / 16 * size_of::<f32>());
+        floats + if exact { 0 } else { codes }
     }
 }
 

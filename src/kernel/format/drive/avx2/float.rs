@@ -1,14 +1,18 @@
-//! Formats that are floats by nature: rows are widened eight weights at a time and multiplied at once, with the
-//! arithmetic of [`dot`](crate::kernel::op::dot::dot) and so its bits.
+//! Formats that are floats by nature, with the arithmetic of [`dot`](crate::kernel::op::dot::dot) and so its bits.
+//!
+//! For few tokens, rows are widened eight weights at a time and multiplied at once. For many, some rows are widened once and
+//! kept for all of them: then the loop has nothing but multiplications, additions and loads from one stream of weights.
 //!
 //! One row's sum is a chain of dependent additions; several rows and tokens side by side hide their latency. Rows lie in
 //! pairs, which AVX-512 has one register for.
 
 use super::Prefetch;
 use crate::kernel::format::Matrix;
+use crate::kernel::format::drive::{FLOAT_ROWS, Tile};
 use crate::kernel::isa::{Avx2, Simd};
 use crate::kernel::par::Cols;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// How AVX2 reads a float format.
 pub trait Float: 'static {
@@ -23,8 +27,11 @@ pub trait Float: 'static {
     fn padded(rest: &[u8]) -> Self::Bytes;
 }
 
-/// Rows side by side.
+/// Rows side by side, of which two tiles make [`FLOAT_ROWS`].
 const ROWS: usize = 4;
+
+/// From this many tokens on, widening rows once for all of them pays for itself.
+const WIDEN_FROM: usize = 24;
 
 /// The f32 product under the contract for the rows in `out.range()`; `x` is `[tokens][columns]`.
 pub fn matmul<S: Simd<V = __m256>, F: Float>(
@@ -33,22 +40,133 @@ pub fn matmul<S: Simd<V = __m256>, F: Float>(
     w: Matrix<'_>,
     x: &[f32],
     out: &mut Cols<'_, f32>,
+    tile: &mut Tile,
+    then: Range<usize>,
 ) {
+    let count = x.len() / w.cols();
     s.vectorize(
         #[inline(always)]
-        || {
-            // Some tokens by all rows, then the next: they stay in the first cache.
-            let (mut t, count) = (0, x.len() / w.cols());
-            while t < count {
-                t += match count - t {
-                    8.. if S::QUERIES == 8 => tokens::<S, F, 8>(s, isa, w, t, x, out),
-                    4.. if S::QUERIES == 8 => tokens::<S, F, 4>(s, isa, w, t, x, out),
-                    2.. => tokens::<S, F, 2>(s, isa, w, t, x, out),
-                    _ => tokens::<S, F, 1>(s, isa, w, t, x, out),
-                };
+        || match count {
+            // As many sums as there are registers for.
+            WIDEN_FROM.. if S::QUERIES == 8 => widened::<S, F, 2, 4>(s, isa, w, x, out, tile, then),
+            WIDEN_FROM.. => widened::<S, F, 1, 2>(s, isa, w, x, out, tile, then),
+            _ => {
+                // Some tokens by all rows, then the next: they stay in the first cache.
+                let mut t = 0;
+                while t < count {
+                    t += match count - t {
+                        8.. if S::QUERIES == 8 => tokens::<S, F, 8>(s, isa, w, t, x, out),
+                        4.. if S::QUERIES == 8 => tokens::<S, F, 4>(s, isa, w, t, x, out),
+                        2.. => tokens::<S, F, 2>(s, isa, w, t, x, out),
+                        _ => tokens::<S, F, 1>(s, isa, w, t, x, out),
+                    };
+                }
             }
         },
     );
+}
+
+/// `H` times [`ROWS`] rows, widened, by all tokens, `T` at a time; then the next.
+#[inline(always)]
+fn widened<S: Simd<V = __m256>, F: Float, const H: usize, const T: usize>(
+    s: S,
+    isa: Avx2,
+    w: Matrix<'_>,
+    x: &[f32],
+    out: &mut Cols<'_, f32>,
+    tile: &mut Tile,
+    then: Range<usize>,
+) {
+    const { assert!(H * ROWS <= FLOAT_ROWS) };
+    let (range, n) = (out.range(), w.cols());
+    tile.floats.resize(H * ROWS * n.div_ceil(8), [0.0; 8]);
+    for first in range.clone().step_by(H * ROWS) {
+        let (mut rows, mut rests) = ([[&[][..]; ROWS]; H], [[&[][..]; ROWS]; H]);
+        for i in 0..H * ROWS {
+            // A row past the last repeats it; its sums are dropped.
+            let row = w.blocks((first + i).min(w.rows() - 1)).0;
+            let (chunks, rest) = F::chunks(row);
+            (rows[i / ROWS][i % ROWS], rests[i / ROWS][i % ROWS]) = (&chunks[..n / 8], rest);
+        }
+        let mut to = tile.floats.as_chunks_mut::<ROWS>().0.as_chunks_mut::<H>().0.iter_mut();
+        for (k, to) in (0..n / 8).zip(&mut to) {
+            for (to, row) in to.as_flattened_mut().iter_mut().zip(rows.as_flattened()) {
+                s.store(F::widen(isa, &row[k]), to);
+            }
+        }
+        if let Some(to) = to.next() {
+            for (to, rest) in to.as_flattened_mut().iter_mut().zip(rests.as_flattened()) {
+                s.store(F::widen(isa, &F::padded(rest)), to);
+            }
+        }
+        let rest = first + H * ROWS..range.end;
+        let rest = if rest.is_empty() { then.clone() } else { rest };
+        let mut next = Prefetch::rows(&w, rest.start);
+        let bytes = rest.len().min(H * ROWS) * w.row_bytes();
+        let ahead = bytes.div_ceil(out.height().div_ceil(T)).next_multiple_of(64);
+        let at = first - range.start;
+        let mut t = 0;
+        while t < out.height() {
+            next.ahead(ahead);
+            t += match out.height() - t {
+                left if left >= T => by_widened::<S, H, T>(s, &tile.floats, n, t, x, out, at),
+                _ => by_widened::<S, H, 1>(s, &tile.floats, n, t, x, out, at),
+            };
+        }
+    }
+}
+
+/// Widened rows, which are rows `at..` of the output, by `T` tokens from number `t` on. Returns how many those are.
+#[inline(always)]
+fn by_widened<S: Simd<V = __m256>, const H: usize, const T: usize>(
+    s: S,
+    rows: &[[f32; 8]],
+    n: usize,
+    t: usize,
+    x: &[f32],
+    out: &mut Cols<'_, f32>,
+    at: usize,
+) -> usize {
+    let (vectors, ends) = eights::<T>(&x[t * n..], n);
+    let mut acc = [[[s.splat2(0.0); ROWS / 2]; T]; H];
+    let mut rows = rows.as_chunks::<ROWS>().0.as_chunks::<H>().0.iter();
+    for (k, w) in (0..n / 8).zip(&mut rows) {
+        for (acc, w) in acc.iter_mut().zip(w) {
+            let w = pairs(s, w);
+            for (acc, x) in acc.iter_mut().zip(vectors) {
+                add(s, acc, w, &x[k]);
+            }
+        }
+    }
+    if let Some(w) = rows.next() {
+        for (acc, w) in acc.iter_mut().zip(w) {
+            let w = pairs(s, w);
+            for (acc, x) in acc.iter_mut().zip(&ends) {
+                add(s, acc, w, x);
+            }
+        }
+    }
+    for (h, acc) in acc.into_iter().enumerate() {
+        let at = (at + h * ROWS).min(out.range().len());
+        for (i, sums) in s.sums(acc).iter().enumerate() {
+            let to = out.row(t + i)[at..].iter_mut();
+            to.zip(sums).for_each(|(y, sum)| *y = *sum);
+        }
+    }
+    T
+}
+
+/// The first `T` vectors of `n` numbers in eights, and what is left of each with zeros after it: those add +0, which changes
+/// nothing.
+#[inline(always)]
+fn eights<const T: usize>(x: &[f32], n: usize) -> ([&[[f32; 8]]; T], [[f32; 8]; T]) {
+    let (mut vectors, mut ends) = ([&[][..]; T], [[0.0; 8]; T]);
+    for (i, x) in x.chunks_exact(n).take(T).enumerate() {
+        let (eights, rest) = x.as_chunks();
+        vectors[i] = &eights[..n / 8];
+        ends[i][..rest.len()].copy_from_slice(rest);
+    }
+    (vectors, ends)
 }
 
 /// All rows by `T` tokens from number `t` on. Returns how many those are.
@@ -62,13 +180,7 @@ fn tokens<S: Simd<V = __m256>, F: Float, const T: usize>(
     out: &mut Cols<'_, f32>,
 ) -> usize {
     let (range, n) = (out.range(), w.cols());
-    let (mut vectors, mut ends) = ([&[][..]; T], [[0.0; 8]; T]);
-    for (i, x) in x[t * n..].chunks_exact(n).take(T).enumerate() {
-        let (eights, rest) = x.as_chunks();
-        vectors[i] = eights;
-        // What is left, with zeros after it: those add +0, which changes nothing.
-        ends[i][..rest.len()].copy_from_slice(rest);
-    }
+    let (vectors, ends) = eights::<T>(&x[t * n..], n);
     for first in range.clone().step_by(ROWS) {
         let (mut rows, mut rests) = ([&[][..]; ROWS], [&[][..]; ROWS]);
         for i in 0..ROWS {
@@ -127,6 +239,13 @@ fn tile<S: Simd<V = __m256>, F: Float, const T: usize>(
         }
     }
     s.sums(acc)
+}
+
+/// Eight weights of each row, two rows in each pair of vectors.
+#[inline(always)]
+fn pairs<S: Simd>(s: S, w: &[[f32; 8]; ROWS]) -> [S::W; ROWS / 2] {
+    let (w, _) = w.as_chunks();
+    [s.load2(&w[0]), s.load2(&w[1])]
 }
 
 /// Adds the products of eight weights of each row with eight elements of a vector.
