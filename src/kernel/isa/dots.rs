@@ -22,11 +22,13 @@ pub trait Dots: Copy {
     fn gathering(self) -> Option<Self::Gathering>;
     /// What it includes.
     fn avx2(self) -> Avx2;
+    /// The same instructions in their short encoding, if it or this CPU has them.
+    fn avx_vnni(self) -> Option<AvxVnni>;
     /// Runs `f` compiled for this instruction set (its body must be inlined into it).
     fn compiled<R>(self, f: impl FnOnce() -> R) -> R;
     /// `acc + sum of two products` of i16.
     fn dot2(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i;
-    /// `acc + sum of four products`: bytes of `u` unsigned and below 128, those of `s` signed.
+    /// `acc + sum of four products`: bytes of `u` unsigned, and below 128 unless that is one instruction, those of `s` signed.
     fn dot4(self, acc: __m256i, u: __m256i, s: __m256i) -> __m256i;
     /// Negates the bytes whose bit is set, the lowest for the first byte.
     fn negate(self, v: __m256i, signs: u32) -> __m256i;
@@ -88,6 +90,10 @@ impl Dots for Avx2 {
         self
     }
     #[inline(always)]
+    fn avx_vnni(self) -> Option<AvxVnni> {
+        None
+    }
+    #[inline(always)]
     fn compiled<R>(self, f: impl FnOnce() -> R) -> R {
         self.vectorize(f)
     }
@@ -127,6 +133,10 @@ impl Dots for AvxVnni {
         Vnni::avx2(self)
     }
     #[inline(always)]
+    fn avx_vnni(self) -> Option<AvxVnni> {
+        Some(self)
+    }
+    #[inline(always)]
     fn compiled<R>(self, f: impl FnOnce() -> R) -> R {
         self.run(f)
     }
@@ -157,6 +167,10 @@ impl Dots for Avx512 {
     #[inline(always)]
     fn avx2(self) -> Avx2 {
         Vnni::avx2(self)
+    }
+    #[inline(always)]
+    fn avx_vnni(self) -> Option<AvxVnni> {
+        AvxVnni::detect()
     }
     #[inline(always)]
     fn compiled<R>(self, f: impl FnOnce() -> R) -> R {
@@ -192,6 +206,10 @@ impl Dots for Gathering {
     #[inline(always)]
     fn avx2(self) -> Avx2 {
         Dots::avx2(self.0)
+    }
+    #[inline(always)]
+    fn avx_vnni(self) -> Option<AvxVnni> {
+        self.0.avx_vnni()
     }
     #[inline(always)]
     fn compiled<R>(self, f: impl FnOnce() -> R) -> R {

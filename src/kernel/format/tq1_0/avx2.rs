@@ -19,6 +19,9 @@ static POWERS: [[i16; 16]; 8] = [
     [81, 81, 81, 81, 81, 81, 81, 81, 1, 1, 3, 3, 9, 9, 27, 27],
 ];
 
+/// Of the last 16 elements, in the high half, what the bytes of each four are multiplied by.
+static LAST: [i16; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 3, 3, 9, 9, 27, 27];
+
 /// Bytes as numbers that are 128 smaller, so that a comparison of signed numbers compares them. That remains so when they are
 /// [tripled](triple).
 #[inline(always)]
@@ -44,14 +47,35 @@ fn opaque(mut v: __m256i) -> __m256i {
     v
 }
 
-/// The first digit of each [centred] byte: how many of 85 and 170 it is above.
+/// Of each [centred] byte, whether the first digit is above 0 (the byte above 85) and whether it is above 1 (above 170).
 #[inline(always)]
-fn digit(_isa: Avx2, v: __m256i) -> __m256i {
+fn above(_isa: Avx2, v: __m256i) -> [__m256i; 2] {
+    // SAFETY: the token proves the features.
+    unsafe { [_mm256_cmpgt_epi8(v, _mm256_set1_epi8(-43)), _mm256_cmpgt_epi8(v, _mm256_set1_epi8(42))] }
+}
+
+/// The bytes of a block, [centred], times the powers that make the digits of elements `32 * j ..` the first.
+#[inline(always)]
+fn multiples(isa: Avx2, block: &[u8; BYTES]) -> [__m256i; 8] {
     // SAFETY: the token proves the features.
     unsafe {
-        let one = _mm256_cmpgt_epi8(v, _mm256_set1_epi8(-43));
-        let two = _mm256_cmpgt_epi8(v, _mm256_set1_epi8(42));
-        _mm256_abs_epi8(_mm256_add_epi8(one, two))
+        let ones = centred(isa, read::load(isa, block, 0));
+        let threes = triple(isa, ones);
+        let nines = triple(isa, threes);
+        let all = triple(isa, nines);
+        // The next 16 bytes and, in the high half, three times those; then the powers above both.
+        let fives = centred(isa, _mm256_broadcastsi128_si256(read::load16(isa, block, 32)));
+        let fives = _mm256_blend_epi32::<0b1111_0000>(fives, triple(isa, fives));
+        let fives_nines = triple(isa, triple(isa, fives));
+        // The last four bytes, times a power each four lanes: two bytes at a time, of which the other is dropped.
+        let fours = centred(isa, _mm256_set1_epi32(read::word(block, 48) as i32));
+        let (powers, high) = (read::shorts(isa, &LAST), _mm256_set1_epi16(0xff00_u16 as i16));
+        let (even, odd) = (_mm256_mullo_epi16(fours, powers), _mm256_and_si256(fours, high));
+        let odd = _mm256_mullo_epi16(odd, powers);
+        let fours = _mm256_or_si256(_mm256_andnot_si256(high, even), odd);
+        let last = triple(isa, triple(isa, fives_nines));
+        let last = _mm256_blend_epi32::<0b1111_0000>(last, fours);
+        [ones, threes, nines, all, triple(isa, all), fives, fives_nines, last]
     }
 }
 
@@ -65,6 +89,7 @@ impl Block256 for TQ1_0 {
     const MAX: i32 = 2;
     const SUB: usize = 32;
     const MAX_SCALE: i32 = 1;
+    const MASKS: bool = true;
 
     #[inline(always)]
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i {
@@ -88,36 +113,22 @@ impl Block256 for TQ1_0 {
     }
     #[inline(always)]
     fn block(isa: Avx2, block: &Self::Bytes) -> [__m256i; 8] {
-        // SAFETY: the token proves the features.
-        unsafe {
-            let ones = centred(isa, read::load(isa, block, 0));
-            let threes = triple(isa, ones);
-            let nines = triple(isa, threes);
-            let all = triple(isa, nines);
-            // The next 16 bytes and, in the high half, three times those; then the powers above both.
-            let fives = centred(isa, _mm256_broadcastsi128_si256(read::load16(isa, block, 32)));
-            let fives = _mm256_blend_epi32::<0b1111_0000>(fives, triple(isa, fives));
-            let fives_nines = triple(isa, triple(isa, fives));
-            // The last four bytes, times each power.
-            let fours = centred(isa, _mm256_set1_epi32(read::word(block, 48) as i32));
-            let fours_threes = triple(isa, fours);
-            let fours_nines = triple(isa, fours_threes);
-            let fours_all = triple(isa, fours_nines);
-            let last = _mm256_blend_epi32::<0b0010_0000>(fours, fours_threes);
-            let last = _mm256_blend_epi32::<0b0100_0000>(last, fours_nines);
-            let last = _mm256_blend_epi32::<0b1000_0000>(last, fours_all);
-            let last = _mm256_blend_epi32::<0b0000_1111>(last, triple(isa, triple(isa, fives_nines)));
-            [
-                digit(isa, ones),
-                digit(isa, threes),
-                digit(isa, nines),
-                digit(isa, all),
-                digit(isa, triple(isa, all)),
-                digit(isa, fives),
-                digit(isa, fives_nines),
-                digit(isa, last),
-            ]
+        let mut codes = multiples(isa, block);
+        for codes in &mut codes {
+            let [one, two] = above(isa, *codes);
+            // SAFETY: the token proves the features.
+            *codes = unsafe { _mm256_abs_epi8(_mm256_add_epi8(one, two)) };
         }
+        codes
+    }
+    #[inline(always)]
+    fn masks(isa: Avx2, block: &Self::Bytes) -> [[__m256i; 2]; 8] {
+        let multiples = multiples(isa, block);
+        let mut masks = [[multiples[0]; 2]; 8];
+        for (masks, multiples) in masks.iter_mut().zip(multiples) {
+            *masks = above(isa, multiples);
+        }
+        masks
     }
     #[inline(always)]
     fn d(isa: Avx2, blocks: [&Self::Bytes; 8]) -> __m256 {

@@ -30,6 +30,9 @@ pub trait Block256: 'static {
     /// The f32 scales of a block: one, or two for its halves. Each is a step of its own; minimums go with one scale only.
     const PARTS: usize = 1;
 
+    /// Whether there are [`masks`](Self::masks).
+    const MASKS: bool = false;
+
     /// The codes of elements `32 * j .. 32 * j + 32` in order; `j` is in `0..8`.
     fn codes(isa: Avx2, block: &Self::Bytes, j: usize) -> __m256i;
     /// All codes of a block, where that takes less than one [`codes`](Self::codes) after the other. Only called if all scales
@@ -42,6 +45,12 @@ pub trait Block256: 'static {
             *codes = Self::codes(isa, block, j);
         }
         codes
+    }
+    /// The same as two bytes for each code, which are 0 or 255 and whose sum is 255 times the code: less work where bytes up to
+    /// 255 can be multiplied.
+    #[inline(always)]
+    fn masks(_isa: Avx2, _block: &Self::Bytes) -> [[__m256i; 2]; 8] {
+        unreachable!("asked only where MASKS is set")
     }
     /// The codes of elements `64 * pair ..` of eight blocks, the first 32 and the others: lane `r` of vector `k` has the
     /// four codes from `4 * k` on of block `r`. Where bytes hold codes of both they may be transposed once for the two.
