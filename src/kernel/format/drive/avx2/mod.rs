@@ -256,18 +256,27 @@ impl<'a, B: Block> Rows<'a, B> {
 pub struct Prefetch(*const u8);
 
 impl Prefetch {
+    /// How far ahead of what is asked for next memory is moved to the second-level cache, in bytes.
+    const FAR: usize = 16 << 10;
+
     /// From row `first` on (past the end does no harm). Eight rows take the same memory in every layout.
     #[inline(always)]
     pub fn rows(w: &Matrix<'_>, first: usize) -> Self {
         Self(w.bytes().as_ptr().wrapping_add(first * w.row_bytes()))
     }
 
-    /// The memory that a block of each of so many rows takes.
+    /// The memory that a block of each of so many rows takes; and, for the second-level cache, as much [`FAR`](Self::FAR) behind it.
+    /// The first-level cache waits for too few lines at once to take all of memory's speed.
     #[inline(always)]
     fn ask<Block>(&mut self, rows: usize) {
         for line in (0..rows * size_of::<Block>()).step_by(64) {
             // SAFETY: a prefetch reads nothing; any address is allowed.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(self.0.wrapping_add(line).cast()) };
+        }
+        // (Lines come in pairs.)
+        for line in (Self::FAR..Self::FAR + rows * size_of::<Block>()).step_by(2 * 64) {
+            // SAFETY: as above.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.0.wrapping_add(line).cast()) };
         }
         self.0 = self.0.wrapping_add(rows * size_of::<Block>());
     }
