@@ -2,7 +2,7 @@
 //!
 //! - `decode`: one token by a matrix of `TWINBAND_BENCH_MB` megabytes (64 unless set; more than the last-level cache holds, if
 //!   the memory's speed is the question). The column of bytes is the speed at which weights are read.
-//! - `read`: the same matrix only added up, 64 bits at a time: what decoding cannot exceed.
+//! - `read`: the same matrix only added up: what decoding cannot exceed.
 //! - `prefill`: 64 tokens by a matrix of 2048 x 2048. An item is one multiply-add.
 //!
 //! `TWINBAND_BENCH_THREADS` (all cores unless set) and `TWINBAND_BENCH_ISA` (`auto`) choose the rest.
@@ -19,6 +19,7 @@ use twinband::kernel::format::{self, ActBlock, Format, Matrix};
 use twinband::kernel::isa::Isa;
 use twinband::kernel::op::matmul::{Input, Product as Tiled, ROW_UNIT, Scratch, tile_rows};
 use twinband::kernel::op::quantize::Quantised;
+use twinband::kernel::op::read;
 use twinband::kernel::par::{Shared, Team};
 use twinband::sample::Rng;
 use twinband::synth::blocks;
@@ -117,16 +118,7 @@ impl Product {
     }
 
     fn read(&self) {
-        self.team.run(|member| {
-            let mut lanes = [0u64; 8];
-            let mine = member.part(self.bytes.len(), 64);
-            for line in self.bytes[mine].as_chunks::<64>().0 {
-                for (lane, word) in lanes.iter_mut().zip(line.as_chunks::<8>().0) {
-                    *lane = lane.wrapping_add(u64::from_le_bytes(*word));
-                }
-            }
-            black_box(lanes);
-        });
+        read::read(self.isa, &self.team, &[&self.bytes]);
     }
 }
 

@@ -5,7 +5,6 @@
 //! medians are reported. Tokens are a fixed random selection of the vocabulary without repetition; every repetition
 //! must give the same logits, bit for bit.
 
-use std::hint::black_box;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -22,6 +21,8 @@ use super::{Interrupted, Ui, Usage, interrupt};
 use crate::generate::digest::Digest;
 use crate::generate::memory;
 use crate::head::Engine;
+use crate::kernel::isa::Isa;
+use crate::kernel::op::read::read;
 use crate::kernel::par::Team;
 use crate::sample::Rng;
 use crate::tokenizer::Tokenizer;
@@ -112,7 +113,7 @@ pub fn run(args: &Args, ui: &Ui) -> anyhow::Result<()> {
         let mut rep = measure(&mut model.engine, &ids, args.prefill, || flag.load(Ordering::SeqCst))?;
         // Reading all weights of the file at once is what a streamed model must not do, nor one that has them elsewhere.
         if !model.engine.model().is_streamed() && !args.engine.memory.limits.repack {
-            rep.ceiling_gbps = ceiling(&team, &weights);
+            rep.ceiling_gbps = ceiling(model.engine.isa(), &team, &weights);
         }
         if let Some(first) = reps.first().filter(|first| first.digest != rep.digest) {
             bail!(
@@ -231,26 +232,11 @@ fn measure(
 }
 
 /// How fast the team reads the weights of one token when it only adds them up, in GB/s.
-fn ceiling(team: &Team, weights: &[&[u8]]) -> f64 {
+fn ceiling(isa: Isa, team: &Team, weights: &[&[u8]]) -> f64 {
     let start = Instant::now();
-    read(team, weights);
+    read(isa, team, weights);
     let bytes: usize = weights.iter().map(|part| part.len()).sum();
     bytes as f64 / start.elapsed().as_secs_f64() / 1e9
-}
-
-fn read(team: &Team, parts: &[&[u8]]) {
-    team.run(|member| {
-        let mut lanes = [0u64; 8];
-        for part in parts {
-            let mine = part.get(member.part(part.len(), 64)).unwrap_or_default();
-            for line in mine.as_chunks::<64>().0 {
-                for (lane, word) in lanes.iter_mut().zip(line.as_chunks::<8>().0) {
-                    *lane = lane.wrapping_add(u64::from_le_bytes(*word));
-                }
-            }
-        }
-        black_box(lanes);
-    });
 }
 
 /// `n` tokens in a fixed random order, none twice until the vocabulary is used up, control tokens left out.

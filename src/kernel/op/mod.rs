@@ -9,6 +9,7 @@ pub mod finite;
 pub mod map;
 pub mod matmul;
 pub mod quantize;
+pub mod read;
 pub mod rmsnorm;
 pub mod rope;
 pub mod softmax;
