@@ -6,7 +6,7 @@ use super::{
 };
 use crate::kernel::format::Matrix;
 use crate::kernel::format::drive::{Products, TILE_FROM, Tile, in_runs, put};
-use crate::kernel::isa::Avx2;
+use crate::kernel::isa::{Avx2, Dots};
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 use std::arch::x86_64::*;
@@ -40,7 +40,7 @@ pub fn matmul<B: Block32>(isa: Avx2, w: Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'
     // SAFETY: the token proves the features.
     unsafe {
         if x.vectors() < TILE_FROM {
-            few::<B>(isa, &w, x, out);
+            few::<B, Avx2>(isa, &w, x, out);
         } else {
             many::<B>(isa, &w, x, out, tile);
         }
@@ -83,18 +83,21 @@ const fn run<B: Block32>() -> usize {
 }
 
 /// Few vectors: weights are read where they lie.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub fn few<B: Block32>(isa: Avx2, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
-    let mut v = 0;
-    // The terms of a token take one pass.
-    in_runs!(v of x.vectors(), [2, 1], RUN => pass::<B, RUN>(isa, w, x, v, out));
+pub fn few<B: Block32, D: Dots>(isa: D, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
+    isa.compiled(
+        #[inline(always)]
+        || {
+            let mut v = 0;
+            // The terms of a token take one pass.
+            in_runs!(v of x.vectors(), [2, 1], RUN => pass::<B, D, RUN>(isa, w, x, v, out));
+        },
+    );
 }
 
 /// One pass over the weights for `T` vectors from `v` on.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn pass<B: Block32, const T: usize>(
-    isa: Avx2,
+#[inline(always)]
+fn pass<B: Block32, D: Dots, const T: usize>(
+    isa: D,
     w: &Matrix<'_>,
     x: &Q8<'_>,
     v: usize,
@@ -106,20 +109,22 @@ fn pass<B: Block32, const T: usize>(
     for first in range.clone().step_by(LANES) {
         let rows = Rows::<B::Bytes>::new(w, first, n);
         let mut next = Prefetch::rows(w, first + LANES);
-        let mut acc = [_mm256_setzero_ps(); T];
+        // SAFETY: the token proves the features.
+        let mut acc = [unsafe { _mm256_setzero_ps() }; T];
         for b in (0..n).step_by(2) {
             next.ask::<B::Bytes>(LANES);
             // SAFETY: `b < n`, and every part of the vectors has `n` blocks.
-            unsafe { step::<B, T>(isa, &mut acc, rows.blocks(b), &vectors, b) }
+            unsafe { step::<B, D, T>(isa, &mut acc, rows.blocks(b), &vectors, b) }
             // Two at a time: there are more pointers than registers, and they are fetched once for both.
             if b + 1 < n {
                 next.ask::<B::Bytes>(LANES);
                 // SAFETY: as above.
-                unsafe { step::<B, T>(isa, &mut acc, rows.blocks(b + 1), &vectors, b + 1) }
+                unsafe { step::<B, D, T>(isa, &mut acc, rows.blocks(b + 1), &vectors, b + 1) }
             }
         }
         let at = first - range.start;
-        put(x, out, at..at + LANES, v, &products(&acc));
+        // SAFETY: the token proves the features.
+        put(x, out, at..at + LANES, v, &unsafe { products(&acc) });
     }
 }
 
@@ -127,42 +132,59 @@ fn pass<B: Block32, const T: usize>(
 ///
 /// # Safety
 /// The vectors must have more than `b` blocks.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn step<B: Block32, const T: usize>(
-    isa: Avx2,
+#[inline(always)]
+unsafe fn step<B: Block32, D: Dots, const T: usize>(
+    isa: D,
     acc: &mut [__m256; T],
     blocks: [&B::Bytes; LANES],
     vectors: &[Vector<'_, 32, 2>; T],
     b: usize,
 ) {
     const { assert!(!B::MINS || B::OFFSET == 0) };
-    let ones = _mm256_set1_epi16(1);
-    // SAFETY: the caller's promise.
-    let codes = |t: usize| unsafe { vectors[t].codes.get_unchecked(b) };
-    let mut x = [[_mm256_setzero_si256(); 2]; T];
-    for t in 0..T {
-        x[t] = halves(codes(t));
-    }
-    let mut parts = [[_mm256_setzero_si256(); 4]; T];
-    for i in 0..4 {
-        let codes = B::codes(isa, blocks[i], blocks[i + 4]);
+    // SAFETY: the token proves the features, and there is such a block, as the caller promises.
+    unsafe {
+        let zero = _mm256_setzero_si256();
+        let mut x = [[zero; 2]; T];
         for t in 0..T {
-            let (p, q) = (pairs(B::SIGNED, codes[0], x[t][0]), pairs(B::SIGNED, codes[1], x[t][1]));
-            parts[t][i] = if run::<B>() == 1 {
-                _mm256_add_epi32(_mm256_madd_epi16(p, ones), _mm256_madd_epi16(q, ones))
-            } else {
-                _mm256_madd_epi16(_mm256_add_epi16(p, q), ones)
-            };
+            x[t] = halves(vectors[t].codes.get_unchecked(b));
+        }
+        let mut parts = [[zero; 4]; T];
+        for i in 0..4 {
+            let codes = B::codes(isa.avx2(), blocks[i], blocks[i + 4]);
+            for t in 0..T {
+                parts[t][i] = dot::<B, D>(isa, codes, x[t]);
+            }
+        }
+        let scales = B::scales(isa.avx2(), blocks);
+        let mins = if B::MINS { B::mins(isa.avx2(), blocks) } else { _mm256_setzero_ps() };
+        for t in 0..T {
+            let (x_scale, x_sums) = (*vectors[t].scales.get_unchecked(b), *vectors[t].sums.get_unchecked(b));
+            acc[t] = accumulate::<B>(acc[t], sums4(parts[t]), scales, mins, x_scale, x_sums);
         }
     }
-    let scales = B::scales(isa, blocks);
-    let mins = if B::MINS { B::mins(isa, blocks) } else { _mm256_setzero_ps() };
-    for t in 0..T {
-        // SAFETY: the caller's promise.
-        let (x_scale, x_sums) =
-            unsafe { (*vectors[t].scales.get_unchecked(b), *vectors[t].sums.get_unchecked(b)) };
-        acc[t] = accumulate::<B>(acc[t], sums4(parts[t]), scales, mins, x_scale, x_sums);
+}
+
+/// The products of two vectors of codes with activations, in lanes of four times two.
+#[inline(always)]
+fn dot<B: Block32, D: Dots>(isa: D, codes: [__m256i; 2], x: [__m256i; 2]) -> __m256i {
+    // SAFETY: the token proves the features.
+    unsafe {
+        if D::FAST_DOT4 {
+            let (mut u, mut s) = (codes, x);
+            if B::SIGNED {
+                for i in 0..2 {
+                    (u[i], s[i]) = (_mm256_abs_epi8(codes[i]), _mm256_sign_epi8(x[i], codes[i]));
+                }
+            }
+            return isa.dot4(isa.dot4(_mm256_setzero_si256(), u[0], s[0]), u[1], s[1]);
+        }
+        let ones = _mm256_set1_epi16(1);
+        let (p, q) = (pairs(B::SIGNED, codes[0], x[0]), pairs(B::SIGNED, codes[1], x[1]));
+        if run::<B>() == 1 {
+            _mm256_add_epi32(_mm256_madd_epi16(p, ones), _mm256_madd_epi16(q, ones))
+        } else {
+            _mm256_madd_epi16(_mm256_add_epi16(p, q), ones)
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::kernel::format::Matrix;
 use crate::kernel::format::drive::Tile;
 use crate::kernel::format::drive::avx2::block32::{self, Block32};
 use crate::kernel::format::drive::panel::{Needs, Run, Word};
-use crate::kernel::isa::{Avx2, Dots, Vnni};
+use crate::kernel::isa::{Avx2, AvxVnni, Dots, Vnni};
 use crate::kernel::op::quantize::Q8;
 use crate::kernel::par::Cols;
 use std::marker::PhantomData;
@@ -29,8 +29,11 @@ impl<B: Block32> Tiled for Tiles<B> {
     };
 
     fn few<V: Vnni + Dots>(v: V, w: &Matrix<'_>, x: &Q8<'_>, out: &mut Cols<'_, f32>) {
-        // SAFETY: the token proves the features.
-        unsafe { block32::few::<B>(Vnni::avx2(v), w, x, out) }
+        // (As for blocks of 256, nothing here needs AVX-512.)
+        match v.avx_vnni() {
+            Some(isa) => block32::few::<B, AvxVnni>(isa, w, x, out),
+            None => block32::few::<B, Avx2>(Vnni::avx2(v), w, x, out),
+        }
     }
 
     fn unpack(isa: Avx2, w: &Matrix<'_>, first: usize, tile: &mut Tile, group: usize, groups: usize) {
