@@ -50,6 +50,11 @@ impl Simd for Avx2 {
         op!(_mm_prefetch::<_MM_HINT_T0>(address.cast()));
     }
     #[inline(always)]
+    fn prefetch_far(self, address: *const u8) {
+        // As above.
+        op!(_mm_prefetch::<_MM_HINT_T1>(address.cast()));
+    }
+    #[inline(always)]
     fn splat(self, x: f32) -> __m256 {
         op!(_mm256_set1_ps(x))
     }

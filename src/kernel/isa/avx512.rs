@@ -33,6 +33,7 @@ impl Simd for Avx512 {
     }
     as_avx2! {
         prefetch(address: *const u8);
+        prefetch_far(address: *const u8);
         splat(x: f32) -> __m256;
         load(from: &[f32; 8]) -> __m256;
         store(v: __m256, to: &mut [f32; 8]);

@@ -154,6 +154,10 @@ pub trait Simd: Copy + Send + Sync {
     #[inline(always)]
     fn prefetch(self, _address: *const u8) {}
 
+    /// The same for the second-level cache, of what has a while.
+    #[inline(always)]
+    fn prefetch_far(self, _address: *const u8) {}
+
     /// All lanes `x`.
     fn splat(self, x: f32) -> Self::V;
     /// Lanes from memory.

@@ -13,6 +13,10 @@ pub const QUERIES: usize = 8;
 /// of the next is known in time. The hardware's own prefetcher ends where a page does.
 const AHEAD: usize = 8192;
 
+/// How many bytes before they are read they are moved to the second-level cache: the first waits for too few lines at once to take
+/// all of memory's speed.
+const FAR: usize = 24 << 10;
+
 /// One head of a cache: `len` numbers for every position.
 #[derive(Clone, Copy)]
 pub struct Head<'a, E: Element> {
@@ -45,6 +49,10 @@ impl<'a, E: Element> Head<'a, E> {
         let row = self.data.as_ptr().wrapping_add(p * self.stride + self.at).cast::<u8>();
         for line in (0..E::raw(self.len) * size_of::<E::Raw>()).step_by(64) {
             s.prefetch(row.wrapping_add(AHEAD + line));
+        }
+        // (Lines come in pairs.)
+        for line in (0..E::raw(self.len) * size_of::<E::Raw>()).step_by(2 * 64) {
+            s.prefetch_far(row.wrapping_add(FAR + line));
         }
     }
 
