@@ -99,11 +99,8 @@ fn widened<S: Simd<V = __m256>, F: Float, const H: usize, const T: usize>(
                 s.store(F::widen(isa, &F::padded(rest)), to);
             }
         }
-        let rest = first + H * ROWS..range.end;
-        let rest = if rest.is_empty() { then.clone() } else { rest };
-        let mut next = Prefetch::rows(&w, rest.start);
-        let bytes = rest.len().min(H * ROWS) * w.row_bytes();
-        let ahead = bytes.div_ceil(out.height().div_ceil(T)).next_multiple_of(64);
+        let (steps, done) = (out.height().div_ceil(T), first + H * ROWS);
+        let (mut next, ahead) = Prefetch::following(&w, (done, range.end), &then, H * ROWS, steps);
         let at = first - range.start;
         let mut t = 0;
         while t < out.height() {

@@ -15,6 +15,7 @@ use crate::kernel::format::{Layout, Matrix};
 use crate::kernel::isa::Aligned;
 use crate::kernel::op::quantize::Q8Row;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// Vectors that share one pass over an unpacked tile.
 const VECTORS: usize = 4;
@@ -263,6 +264,21 @@ impl Prefetch {
     #[inline(always)]
     pub fn rows(w: &Matrix<'_>, first: usize) -> Self {
         Self(w.bytes().as_ptr().wrapping_add(first * w.row_bytes()))
+    }
+
+    /// The rows that follow those up to `done`: up to `most` of what is left of a piece that ends with row `end`, or of the piece
+    /// that is probably next. Also how many bytes to ask for in each of so many `steps`, to have asked for all of them.
+    #[inline(always)]
+    pub fn following(
+        w: &Matrix<'_>,
+        (done, end): (usize, usize),
+        then: &Range<usize>,
+        most: usize,
+        steps: usize,
+    ) -> (Self, usize) {
+        let rest = if done < end { done..end } else { then.clone() };
+        let bytes = rest.len().min(most) * w.row_bytes();
+        (Self::rows(w, rest.start), bytes.div_ceil(steps).next_multiple_of(64))
     }
 
     /// The memory that a block of each of so many rows takes; and, for the second-level cache, as much [`FAR`](Self::FAR) behind it.

@@ -70,9 +70,8 @@ fn multiply<V: Vnni + Dots, K: Tiled>(
         for (group, first) in (first..range.end).step_by(LANES).take(groups).enumerate() {
             K::unpack(Vnni::avx2(v), &w, first, tile, group, groups);
         }
-        let rest = first + groups * LANES..range.end;
-        let rest = if rest.is_empty() { then.clone() } else { rest };
-        let next = (Prefetch::rows(&w, rest.start), rest.len().min(groups * LANES) * w.row_bytes());
+        let (rows, steps) = (groups * LANES, x.vectors().div_ceil(const { vectors::<V, K>() }));
+        let next = Prefetch::following(&w, (first + rows, range.end), &then, rows, steps);
         v.run(
             #[inline(always)]
             || by_all::<V, K>(v, tile, panel, x, out, first - range.start, next),
@@ -80,8 +79,8 @@ fn multiply<V: Vnni + Dots, K: Tiled>(
     }
 }
 
-/// Every vector by the rows of the tile, which are rows `at..` of the output. Meanwhile so many bytes of the next rows come from
-/// memory.
+/// Every vector by the rows of the tile, which are rows `at..` of the output. Meanwhile the next rows come from memory, so many bytes
+/// with each run of vectors.
 #[inline(always)]
 fn by_all<V: Vnni, K: Tiled>(
     v: V,
@@ -90,10 +89,9 @@ fn by_all<V: Vnni, K: Tiled>(
     x: &Q8<'_>,
     out: &mut Cols<'_, f32>,
     at: usize,
-    (mut next, bytes): (Prefetch, usize),
+    (mut next, ahead): (Prefetch, usize),
 ) {
     let (vectors, most) = (x.vectors(), const { vectors::<V, K>() });
-    let ahead = bytes.div_ceil(vectors.div_ceil(most)).next_multiple_of(64);
     let rows = at..(at + K::WIDE * V::GROUPS * LANES).min(out.range().len());
     for (i, length) in Runs::new(vectors, most) {
         let run = panel.run(i, length);
